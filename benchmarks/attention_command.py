@@ -18,7 +18,7 @@ from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 
 # Maximum number of weights of one picture. More would give an unreadable file of many megabytes.
-MOST = 250_000
+MAX_WEIGHTS = 250_000
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -98,27 +98,27 @@ def _draw(
     maps: Sequence[Map], kinds: Sequence[str], layers: Sequence[int], heads: Sequence[int], word: str | None
 ) -> Canvas:
     """Return the picture of the chosen layers and heads, which count from 1."""
-    chosen = [each for each in maps if each.kind in (kinds or KINDS)]
+    selected = [each for each in maps if each.kind in (kinds or KINDS)]
     if word is not None:
-        having = [each for each in chosen if each.find(word)]
+        containing = [each for each in selected if each.find(word)]
         # Without --kind, maps whose text does not contain the word are left out: a word of the source is usually not in
         # the translation.
-        if not having or (kinds and len(having) < len(chosen)):
-            texts = " nor in ".join(dict.fromkeys(repr(each.text) for each in chosen))
+        if not containing or (kinds and len(containing) < len(selected)):
+            texts = " nor in ".join(dict.fromkeys(repr(each.text) for each in selected))
             raise InputError(f"the word {word!r} is not in {texts}: give one that is there, or a token")
-        chosen = having
-    for each in chosen:
-        for what, numbers, count in (("layer", layers, each.weights.shape[0]), ("head", heads, each.weights.shape[1])):
+        selected = containing
+    for each in selected:
+        for kind, numbers, count in (("layer", layers, each.weights.shape[0]), ("head", heads, each.weights.shape[1])):
             for number in numbers:
                 if not 1 <= number <= count:
-                    raise InputError(f"there is no {what} {number}: {each.kind} attention has {count}, from 1 on")
-    maps_of = [len(layers or each.weights) * len(heads or each.weights[0]) for each in chosen]
-    numbers = sum(count * each.weights[0, 0].size for count, each in zip(maps_of, chosen, strict=True))
-    if numbers > MOST:
+                    raise InputError(f"there is no {kind} {number}: {each.kind} attention has {count}, from 1 on")
+    maps_of = [len(layers or each.weights) * len(heads or each.weights[0]) for each in selected]
+    numbers = sum(count * each.weights[0, 0].size for count, each in zip(maps_of, selected, strict=True))
+    if numbers > MAX_WEIGHTS:
         raise InputError(
             f"a picture of {numbers} weights is too large: choose by --kind, --layer or --head, or shorten the text"
         )
     from_zero = [number - 1 for number in layers], [number - 1 for number in heads]
     if word is None:
-        return draw_heatmaps(chosen, *from_zero)
-    return draw_links(chosen, *from_zero, word)
+        return draw_heatmaps(selected, *from_zero)
+    return draw_links(selected, *from_zero, word)

@@ -159,6 +159,7 @@ def main(
 
 def _run(options: BenchOptions, with_plots: bool) -> BenchReport:
     """Measure and write the results; an interruption leaves an incomplete report."""
+    # A batch system ends jobs by SIGTERM. Like Ctrl-C, it must leave a report and no processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     check_output(options.output)
     with tempfile.TemporaryDirectory(prefix="txport-bench-") as scratch, Stages() as stages:
@@ -171,10 +172,10 @@ def _run(options: BenchOptions, with_plots: bool) -> BenchReport:
         except KeyboardInterrupt:
             if not session.report.measurements:
                 raise
-            print("tx-bench: interrupted; what was measured is kept", file=sys.stderr)
+            print("tx-bench: interrupted; the results so far are written", file=sys.stderr)
     write_atomically(directory / TEXT, markdown(session.report).encode())
     if with_plots:
-        from txport.benchmarks.report.plots import write_plots
+        from txport.benchmarks.report.plots import write_plots  # Matplotlib is slow to import
 
         write_plots(session.report, directory)
     return session.report

@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from txport.benchmarks.report.compare import compare, read_figures
-from txport.benchmarks.report.tables import LEFT
+from txport.benchmarks.report.tables import TEXT_COLUMNS
 from txport.exporter.tables import print_table
 
 
@@ -37,4 +37,4 @@ def main(first: Path, second: Path, as_json: bool) -> None:
         ]
         for each in comparisons
     ]
-    print_table(["", "workload", "first", "second", "ratio (low..high)", "second is"], table, console, LEFT)
+    print_table(["", "workload", "first", "second", "ratio (low..high)", "second is"], table, console, TEXT_COLUMNS)

@@ -19,7 +19,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from txport.benchmarks.demo_summary import SHOWN, DemoFigures, Translated, minutes, print_summary
+from txport.benchmarks.demo_summary import MAX_LISTED, DemoFigures, Translated, minutes, print_summary
 from txport.runtime.bundle.manifest import WEIGHTS
 from txport.runtime.errors import CheckFailed, InputError, TxportError
 from txport.runtime.translator import Translator
@@ -77,7 +77,7 @@ class Demo:
         # Both exports run at the same time, since parts of an export use only one core. The second one is quiet,
         # because a terminal has room for the bars of one.
         with ThreadPoolExecutor(1) as beside:
-            other = beside.submit(self._export, self.half, "--fp16", quiet=True)
+            other = beside.submit(self._export, self.half, "--fp16", hide_output=True)
             with self._stage("export and verify, float32"):
                 single = self._export(self.bundle)
             with self._stage("translate"):
@@ -110,19 +110,19 @@ class Demo:
 
     def _train(self) -> None:
         """Continue an interrupted run unless its recipe has changed, or begin a new one."""
-        how = "--force"
+        start_option = "--force"
         run = RunDirectory(self.checkpoint)
         if run.last.exists() and not run.end.exists():
             try:
                 run.resume(read(self.recipe), write=False)
-                how = "--resume"
+                start_option = "--resume"
             except InputError as error:
                 self.console.print(f"The interrupted run cannot continue, a new one begins: {escape(str(error))}")
-        self._run("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint), how, shown=True)
+        self._run("tx-train", "--recipe", self.recipe, "-o", str(self.checkpoint), start_option, is_printed=True)
 
-    def _export(self, bundle: Path, *options: str, quiet: bool = False) -> list[dict[str, Any]]:
+    def _export(self, bundle: Path, *options: str, hide_output: bool = False) -> list[dict[str, Any]]:
         common = ("-o", str(bundle), "--force", "--json", "--sentences", self.count)
-        report = json.loads(self._run("tx-export", str(self.checkpoint), *common, *options, quiet=quiet))
+        report = json.loads(self._run("tx-export", str(self.checkpoint), *common, *options, hide_output=hide_output))
         lowerings: list[dict[str, Any]] = report["verification"]["lowerings"]
         return lowerings
 
@@ -139,7 +139,7 @@ class Demo:
         targets = self._run(
             "tx-translate", str(self.bundle), text="".join(f"{line}\n" for line in sources)
         ).splitlines()
-        for source, target in list(zip(sources, targets, strict=True))[:SHOWN]:
+        for source, target in list(zip(sources, targets, strict=True))[:MAX_LISTED]:
             self.console.print(f"{escape(source)}\n  [green]{escape(target)}", highlight=False, soft_wrap=True)
         return [Translated(*each) for each in zip(sources, expected, targets, strict=True)]
 
@@ -147,21 +147,23 @@ class Demo:
         with Translator(self.bundle, "cpu") as translator:
             return translator.engine.name
 
-    def _run(self, command: str, *arguments: str, text: str = "", shown: bool = False, quiet: bool = False) -> str:
-        """Run a command of txport and return its standard output, or print it if `shown`.
+    def _run(
+        self, command: str, *arguments: str, text: str = "", is_printed: bool = False, hide_output: bool = False
+    ) -> str:
+        """Run a command of txport and return its standard output, or print it if `is_printed`.
 
-        Its standard error is printed; with `quiet` only if the command fails.
+        Its standard error is printed; with `hide_output` only if the command fails.
         """
         self.console.print(f"[dim]$ {escape(' '.join([command, *arguments]))}", highlight=False, soft_wrap=True)
         script = Path(sys.executable).with_name(command)
         if not script.exists():
             raise InputError(f"{script} is missing: install txport here, pip install -e '.[dev]'")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        if shown:
+        if is_printed:
             stdout = None
         else:
             stdout = subprocess.PIPE
-        if quiet:
+        if hide_output:
             stderr = subprocess.PIPE
         else:
             stderr = None

@@ -12,7 +12,7 @@ from rich.table import Table
 
 MIN_EXACT = 0.97
 # Number of typical first sentences that are printed and must be right, and the required share of all of them.
-SHOWN = 8
+MAX_LISTED = 8
 MIN_RIGHT = 0.95
 # Exact match of a model whose training was cut short, as on a busy machine. On an idle one it is 0.95 or more.
 WEAK = 0.9
@@ -58,7 +58,7 @@ class DemoFigures:
     translations: Sequence[Translated]
 
     @property
-    def right(self) -> int:
+    def correct(self) -> int:
         """Number of translations that equal the expected ones."""
         return sum(each.target == each.expected for each in self.translations)
 
@@ -68,11 +68,11 @@ def missed(figures: DemoFigures) -> list[str]:
     misses = []
     if figures.exact < MIN_EXACT:
         misses.append(f"exact match is {figures.exact:.1%}; it is usually at least {MIN_EXACT:.0%}")
-    for shown in figures.translations[:SHOWN]:
-        if shown.target != shown.expected:
-            misses.append(f"{shown.source!r} became {shown.target!r}, not {shown.expected!r}")
-    if figures.right < MIN_RIGHT * len(figures.translations):
-        misses.append(f"only {figures.right} of {len(figures.translations)} everyday sentences are right")
+    for example in figures.translations[:MAX_LISTED]:
+        if example.target != example.expected:
+            misses.append(f"{example.source!r} became {example.target!r}, not {example.expected!r}")
+    if figures.correct < MIN_RIGHT * len(figures.translations):
+        misses.append(f"only {figures.correct} of {len(figures.translations)} everyday sentences are right")
     return misses
 
 
@@ -88,7 +88,7 @@ def print_summary(figures: DemoFigures, console: Console) -> None:
     table.add_column(overflow="fold")
     table.add_row("exact match", f"{figures.exact:.1%} of {figures.sentences} held-out sentences")
     table.add_row("BLEU", f"{figures.bleu:.2f}")
-    table.add_row("everyday sentences", f"{figures.right} of {len(figures.translations)} right")
+    table.add_row("everyday sentences", f"{figures.correct} of {len(figures.translations)} right")
     for name, lowerings in figures.verified.items():
         table.add_section()
         table.add_row(f"verified, {name}", "sentences identical to PyTorch; largest logit error")
@@ -105,8 +105,8 @@ def print_summary(figures: DemoFigures, console: Console) -> None:
     for stage, seconds in (*figures.seconds.items(), ("in total", sum(figures.seconds.values()))):
         table.add_row(escape(stage), minutes(seconds))
     table.add_section()
-    for shown in figures.translations[:SHOWN]:
-        table.add_row("written\nspoken", f"{escape(shown.source)}\n{escape(shown.target)}")
+    for example in figures.translations[:MAX_LISTED]:
+        table.add_row("written\nspoken", f"{escape(example.source)}\n{escape(example.target)}")
     table.add_section()
     table.add_row("bundle", escape(str(figures.bundle)))
     console.print(table)

@@ -161,21 +161,23 @@ def main(
     click.echo(json.dumps(encode(record), indent=1) if as_json else _summary(directory, record))
 
 
-def _capabilities(named: tuple[str, ...]) -> tuple[str, ...]:
-    for capability in named:
+def _capabilities(capabilities: tuple[str, ...]) -> tuple[str, ...]:
+    for capability in capabilities:
         if not re.fullmatch(r"\d+\.\d", capability):
             raise InputError(f"the compute capability {capability!r} is not like 8.9")
-    return tuple(sorted(set(named)))
+    return tuple(sorted(set(capabilities)))
 
 
-def _lowerings(bundle: Path, manifest: Manifest, tensorrt: TensorRt, asked: Lowering | None) -> tuple[Lowering, ...]:
+def _lowerings(
+    bundle: Path, manifest: Manifest, tensorrt: TensorRt, requested: Lowering | None
+) -> tuple[Lowering, ...]:
     """Return the chosen lowering, or the best one for this version followed by the one that all versions can build."""
     best: tuple[Lowering, ...] = (tensorrt.lowering, "scatter")
-    wanted = (asked,) if asked else tuple(dict.fromkeys(best))
-    usable = tuple(name for name in wanted if name in manifest.lowerings)
+    candidates = (requested,) if requested else tuple(dict.fromkeys(best))
+    usable = tuple(name for name in candidates if name in manifest.lowerings)
     if not usable:
         raise BundleError(
-            f"{bundle} has no decoder step of the lowering {wanted[0]}: export it again with that lowering"
+            f"{bundle} has no decoder step of the lowering {candidates[0]}: export it again with that lowering"
         )
     return usable
 

@@ -49,9 +49,9 @@ def graph_record(name: str, model: ir.Model, sizes: ModelSizes) -> Graph:
     """Return the manifest's record of one graph."""
     role, _, lowering = name.partition(".")
     inputs = {value.name for value in model.graph.inputs}
-    made = interface(role, sizes, "float32")
-    if made is not None:
-        aliases = made.aliases
+    contract = interface(role, sizes, "float32")
+    if contract is not None:
+        aliases = contract.aliases
     else:
         aliases = ()
     return Graph(

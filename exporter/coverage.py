@@ -11,13 +11,13 @@ class Coverage:
     """Counts of compared sentences, and of PyTorch's outputs that were truncated at the maximum length."""
 
     def __init__(self, sample: Sample) -> None:
-        self._real = sample.real
+        self._is_text = sample.is_real
         self.sentences = self.cut = 0
 
     def add(self, targets: Sequence[Sequence[int]], eos: int) -> None:
         """Add PyTorch's outputs, without bos, to the counts."""
         self.sentences += len(targets)
-        if self._real:
+        if self._is_text:
             self.cut += sum(target[-1] != eos for target in targets)
 
     def endless(self, name: str) -> str | None:
@@ -32,7 +32,7 @@ class Coverage:
     @property
     def notes(self) -> list[str]:
         """Notes for the report, one sentence each."""
-        if not self._real:
+        if not self._is_text:
             return [
                 "the sentences were random and may not represent real ones: give real sentences with --text or "
                 "--ids, or real vectors with --features"

@@ -91,12 +91,12 @@ def main(checkpoint: Path, output: Path, lowering: str | None, no_verify: bool, 
         from txport.exporter.export import ExportOptions, export_bundle
         from txport.exporter.verification.table import print_report
 
-    chosen = ExportOptions(lowerings=lowerings, verify=not no_verify, **options)
+    export_options = ExportOptions(lowerings=lowerings, verify=not no_verify, **options)
     with Stages() as stages:
-        report = export_bundle(checkpoint, output, chosen, stages)
+        report = export_bundle(checkpoint, output, export_options, stages)
     if as_json:
-        made = {"bundle": str(output), "verification": report and dataclasses.asdict(report)}
-        click.echo(json.dumps(finite(made), indent=1))
+        result = {"bundle": str(output), "verification": report and dataclasses.asdict(report)}
+        click.echo(json.dumps(finite(result), indent=1))
     else:
         if report is not None:
             print_report(report, Console())

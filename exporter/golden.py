@@ -48,7 +48,7 @@ def verify_golden(bundle: Path, device: str, engine: str = "auto") -> GoldenRepo
     alone = check_translator(translator, golden)
     refilled = _refilled(translator, golden)
     words = [
-        f"case {each.case}, {each.what}: expected {each.expected}, found {each.found}" for each in (*alone, *refilled)
+        f"case {each.case}, {each.what}: expected {each.expected}, found {each.actual}" for each in (*alone, *refilled)
     ]
     count = len(golden.cases)
     return GoldenReport(

@@ -22,7 +22,7 @@ from txport.runtime.golden import Case, Golden
 from txport.runtime.search.decoding import decode_all
 
 # Maximum number of cases. They are selected from twice as many sentences.
-MOST = 32
+MAX_CASES = 32
 # Maximum numbers in all vectors, for models of feature vectors: longer sources are truncated to keep the file small.
 NUMBERS = 1 << 15
 # Number of sentences for a bundle that is not verified.
@@ -32,7 +32,7 @@ QUICK = 8
 def golden_cases(
     checkpoint: Checkpoint, sample: Sample, directory: Path, manifest: Manifest, *, quick: bool = False
 ) -> Golden:
-    """Return up to `MOST` sentences with the ids that PyTorch chooses, without near ties.
+    """Return up to `MAX_CASES` sentences with the ids that PyTorch chooses, without near ties.
 
     Devices round differently, so near ties between ids would make correct engines fail. Therefore PyTorch must prefer
     each id by more than the rounding error. Below float32, the engines on this machine must also choose the same ids.
@@ -47,10 +47,10 @@ def golden_cases(
         quick: few and short sentences, one at a time to save memory, and in float32 only by PyTorch, for a bundle that
             is not verified.
     """
-    numbers = list(range(min(2 * MOST, len(sample.sources))))
+    numbers = list(range(min(2 * MAX_CASES, len(sample.sources))))
     if quick:
         numbers = sorted(numbers, key=lambda number: len(sample.sources[number]))[:QUICK]
-    sample = _cut(sample, len(numbers), checkpoint.config.feature_size)
+    sample = _truncated(sample, len(numbers), checkpoint.config.feature_size)
     sources = [sample.sources[number] for number in numbers]
     limits = [sample.limits[number] for number in numbers]
     weights = manifest.precision.weights
@@ -80,17 +80,17 @@ def golden_cases(
     clear = {i: min(end, forced + _first(leads[i][forced:] <= bound)) for i, end in agreed.items()}
     if max(clear.values()) == forced:
         clear = agreed
-    kept = sorted((i for i in clear if clear[i] > forced), key=lambda i: len(expected[i]) - clear[i])
-    cases = [Case.of(sample.texts[numbers[i]], sources[i], expected[i][: clear[i]]) for i in kept[:MOST]]
+    usable = sorted((i for i in clear if clear[i] > forced), key=lambda i: len(expected[i]) - clear[i])
+    cases = [Case.of(sample.texts[numbers[i]], sources[i], expected[i][: clear[i]]) for i in usable[:MAX_CASES]]
     return Golden(1, tuple(cases))
 
 
-def _cut(sample: Sample, count: int, size: int | None) -> Sample:
+def _truncated(sample: Sample, count: int, size: int | None) -> Sample:
     """Return the sample with truncated vectors, so that `count` sources have at most `NUMBERS` numbers of `size`."""
     if size is None:
         return sample
-    most = max(1, NUMBERS // (size * min(count, MOST)))
-    return dataclasses.replace(sample, sources=[source[:most] for source in sample.sources])
+    max_vectors = max(1, NUMBERS // (size * min(count, MAX_CASES)))
+    return dataclasses.replace(sample, sources=[source[:max_vectors] for source in sample.sources])
 
 
 def _results(sample: Sample, numbers: Sequence[int], directory: Path, manifest: Manifest) -> list[list[list[int]]]:

@@ -51,16 +51,16 @@ def dimensions_of(
     least_source = max(2, len(around.wrap([])) + 1)
     if config.source == "features":
         least_source = 1
-    for name, value, least, default, fixed in (
+    for name, value, minimum, default, fixed in (
         ("--max-source", source, least_source, of_source, not config.reads_states),
         ("--max-target", target, len(around.target_prefix) + 2, config.max_positions, True),
     ):
         kind = "positions"
-        most = max(default, MAX_SINUSOIDS)
+        maximum = max(default, MAX_SINUSOIDS)
         if config.positions == "learned" and fixed:
             kind = "learned positions"
-            most = default
-        if not least <= value <= most:
-            raise InputError(f"{name} {value} is not possible: this model has {kind} for {least} to {most} tokens")
+            maximum = default
+        if not minimum <= value <= maximum:
+            raise InputError(f"{name} {value} is not possible: this model has {kind} for {minimum} to {maximum} tokens")
     opt = min(8, max_batch), min(32, source), min(64, target)
     return Dimensions(Range(1, opt[0], max_batch), Range(1, opt[1], source), Range(1, opt[2], target))

@@ -35,15 +35,15 @@ class Batch:
     targets: list[list[int]]  # without bos; with eos if the sentence ended before its limit
 
 
-def sample_sources(config: Config, count: int, longest: int, around: Affixes) -> list[list[int]]:
+def sample_sources(config: Config, count: int, longest: int, text_affixes: Affixes) -> list[list[int]]:
     """Return random source ids for a model without text: `count` sentences of up to `longest` tokens with affixes."""
     random = np.random.default_rng(0)
     special = {config.pad_id, config.unk_id, config.bos_id, config.eos_id}
     ordinary = np.array([token for token in range(config.source_vocabulary) if token not in special] or [0])
-    most = max(1, min(longest - len(around.wrap([])) + 1, MAX_RANDOM_LENGTH))
-    least = 0 if around.wrap([]) else 1  # a source must have at least one token
-    lengths = random.integers(least, max(least + 1, most), size=count)
-    return [around.wrap(random.choice(ordinary, size=length).tolist()) for length in lengths]
+    maximum = max(1, min(longest - len(text_affixes.wrap([])) + 1, MAX_RANDOM_LENGTH))
+    minimum = 0 if text_affixes.wrap([]) else 1  # a source must have at least one token
+    lengths = random.integers(minimum, max(minimum + 1, maximum), size=count)
+    return [text_affixes.wrap(random.choice(ordinary, size=length).tolist()) for length in lengths]
 
 
 def sample_vectors(config: Config, count: int, longest: int) -> list[Vectors]:
@@ -111,34 +111,34 @@ def answers(
             speculative decoding, Leviathan et al. 2023). Other sentences are searched together.
         batch: maximum number of sentences whose logits are in memory at once.
     """
-    most = [limits] * len(sources) if isinstance(limits, int) else limits
+    row_limits = [limits] * len(sources) if isinstance(limits, int) else limits
     searched = list(range(len(sources)))
     if guesses is not None:
         searched = []
         for indices in batches(guesses, batch):
             answer = _read(model, sources, indices, [list(guesses[index]) for index in indices])
             eos = model.config.eos_id
-            right = [
-                _is_greedy(target, logits, prefix, eos, most[index])
+            is_greedy = [
+                _is_greedy(target, logits, prefix, eos, row_limits[index])
                 for index, target, logits in zip(indices, answer.batch.targets, answer.logits, strict=True)
             ]
-            searched += [index for index, good in zip(indices, right, strict=True) if not good]
-            if any(right):
-                yield answer if all(right) else _rows(answer, [row for row, good in enumerate(right) if good])
-    found: dict[int, list[int]] = {}
+            searched += [index for index, good in zip(indices, is_greedy, strict=True) if not good]
+            if any(is_greedy):
+                yield answer if all(is_greedy) else _rows(answer, [row for row, good in enumerate(is_greedy) if good])
+    searched_targets: dict[int, list[int]] = {}
     for indices in batches([sources[index] for index in searched], SEARCH_BATCH):
         chosen = [searched[index] for index in indices]
-        targets = _greedy(model, [sources[index] for index in chosen], [most[index] for index in chosen], prefix)
-        found.update(zip(chosen, targets, strict=True))
-    for indices in batches(list(found.values()), batch):
-        chosen = [list(found)[index] for index in indices]
-        yield _read(model, sources, chosen, [found[index] for index in chosen])
+        targets = _greedy(model, [sources[index] for index in chosen], [row_limits[index] for index in chosen], prefix)
+        searched_targets.update(zip(chosen, targets, strict=True))
+    for indices in batches(list(searched_targets.values()), batch):
+        chosen = [list(searched_targets)[index] for index in indices]
+        yield _read(model, sources, chosen, [searched_targets[index] for index in chosen])
 
 
-def batches(rows: Sequence[Source], most: int) -> list[list[int]]:
-    """Return the indices of `rows`, sorted by length, in groups of up to `most`."""
+def batches(rows: Sequence[Source], maximum: int) -> list[list[int]]:
+    """Return the indices of `rows`, sorted by length, in groups of up to `maximum`."""
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-    return [order[start : start + most] for start in range(0, len(order), most)]
+    return [order[start : start + maximum] for start in range(0, len(order), maximum)]
 
 
 def _read(model: Transformer, sources: Sequence[Source], indices: list[int], targets: list[list[int]]) -> Answer:
@@ -175,7 +175,7 @@ def _greedy(
     config = model.config
     ids, lengths = map(torch.from_numpy, pad_sources(sources, config.pad_id))
     cross = model.cross_key_values(model.encode(ids, lengths))
-    most = torch.tensor(limits)
+    row_limits = torch.tensor(limits)
     caches = model.new_caches(len(lengths), max(limits))
     token = torch.full((len(lengths),), config.bos_id)
     alive = torch.ones(len(lengths), dtype=torch.bool)
@@ -187,16 +187,16 @@ def _greedy(
         for row in torch.nonzero(alive)[:, 0].tolist():
             targets[row].append(int(token[row]))
         forced = position < len(prefix)  # eos in the prefix does not end a sentence
-        alive &= ((token != config.eos_id) | forced) & (position + 1 < most)
+        alive &= ((token != config.eos_id) | forced) & (position + 1 < row_limits)
         if not bool(alive.any()):
             break
     return targets
 
 
-def _is_greedy(target: Sequence[int], logits: Logits, prefix: Sequence[int], eos: int, most: int) -> bool:
+def _is_greedy(target: Sequence[int], logits: Logits, prefix: Sequence[int], eos: int, limit: int) -> bool:
     """Return whether a target is the complete result of greedy search with these logits `[t, v]`."""
-    made = target[len(prefix) :]
-    whole = len(target) == most or (len(made) > 0 and made[-1] == eos)
-    ended = 0 < len(target) <= most and whole and eos not in made[:-1]
+    generated = target[len(prefix) :]
+    is_complete = len(target) == limit or (len(generated) > 0 and generated[-1] == eos)
+    is_finished = 0 < len(target) <= limit and is_complete and eos not in generated[:-1]
     forced = list(target[: len(prefix)]) == list(prefix[: len(target)])
-    return ended and forced and bool((logits[: len(target)].argmax(-1) == target)[len(prefix) :].all())
+    return is_finished and forced and bool((logits[: len(target)].argmax(-1) == target)[len(prefix) :].all())

@@ -21,7 +21,7 @@ from txport.runtime.text.tokenizer import IdsOnly, TextTokenizer, Tokenizer, ope
 # Prefix of the origin of generated sentences.
 RANDOM = "random"
 # Maximum number of target tokens of a random text: larger than the runtime's first caches, so that caches grow.
-MAX_MADE = FIRST_TARGET + 8
+MAX_GENERATED = FIRST_TARGET + 8
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Sample:
         origin: description of their source, for reports.
         tokenizer: the tokenizer of the ids.
         references: a reference translation of each; empty if there are none.
-        real: whether outputs should end with eos. Outputs for random texts often do not.
+        is_real: whether outputs should end with eos. Outputs for random texts often do not.
     """
 
     texts: list[str]
@@ -46,12 +46,12 @@ class Sample:
     origin: str
     tokenizer: Tokenizer
     references: list[str]
-    real: bool
+    is_real: bool
 
     def requests(self, indices: Sequence[int] | None = None) -> list[Request]:
         """Return requests for the runtime's search loop: for all sentences, or for these indices."""
-        chosen = range(len(self.sources)) if indices is None else indices
-        return [Request(self.sources[i], max_length=self.limits[i], prefix=self.prefix) for i in chosen]
+        selected = range(len(self.sources)) if indices is None else indices
+        return [Request(self.sources[i], max_length=self.limits[i], prefix=self.prefix) for i in selected]
 
 
 class _Numbers(IdsOnly):
@@ -94,7 +94,7 @@ def choose_sample(
             for a model without a tokenizer.
     """
     config = checkpoint.config
-    around = affixes(checkpoint.tokenizer)
+    text_affixes = affixes(checkpoint.tokenizer)
     check_reads(checkpoint.directory, config, checkpoint.tokenizer, text, references, ids, reference_ids, features)
     check_sentence_files(text, references, ids, reference_ids, features)
     if config.source == "features":
@@ -105,61 +105,61 @@ def choose_sample(
     lines = [line for line, _ in pairs]
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.vocabularies)
     if isinstance(tokenizer, IdsOnly):
-        sources = sample_sources(config, count, max_source, around)
-        limits = random_limits(sources, max_target, around.target_prefix)
+        sources = sample_sources(config, count, max_source, text_affixes)
+        limits = random_limits(sources, max_target, text_affixes.target_prefix)
         origin = f"{RANDOM} ids, answers as long as these"
-        return Sample([""] * count, sources, limits, around.target_prefix, origin, tokenizer, [], False)
-    chosen = lines[:count] or _random_texts(tokenizer, config, count, max_source)
-    if not chosen:
+        return Sample([""] * count, sources, limits, text_affixes.target_prefix, origin, tokenizer, [], False)
+    texts = lines[:count] or _random_texts(tokenizer, config, count, max_source)
+    if not texts:
         raise InputError(f"{checkpoint.directory} has no sentences to verify on: give a file of them with --text")
     call = Call.of(tokenizer, Limits(1, max_source, max_target), warn=ignore_warnings)
-    requests = [call.needed(line, f"sentence {number}").request for number, line in enumerate(chosen, 1)]
+    requests = [call.required_sentence(line, f"sentence {number}").request for number, line in enumerate(texts, 1)]
     sources = [list(request.source_ids) for request in requests]
     if not lines:
-        limits = random_limits(sources, max_target, around.target_prefix)
+        limits = random_limits(sources, max_target, text_affixes.target_prefix)
         origin = f"{RANDOM} texts, answers as long as these"
-        return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, [], False)
+        return Sample(texts, sources, limits, text_affixes.target_prefix, origin, tokenizer, [], False)
     origin = str(text) if text else "held-out sentences of the checkpoint"
     translations = [reference for _, reference in pairs[:count] if reference is not None]
     limits = [request.max_length or max_target for request in requests]
-    return Sample(chosen, sources, limits, around.target_prefix, origin, tokenizer, translations, True)
+    return Sample(texts, sources, limits, text_affixes.target_prefix, origin, tokenizer, translations, True)
 
 
-def _of_features(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Path | None) -> Sample:
+def _of_features(checkpoint: Checkpoint, count: int, maxima: tuple[int, int], file: Path | None) -> Sample:
     """Return a sample of feature vectors: from a file, from the checkpoint, or random ones."""
     config = checkpoint.config
     prefix = affixes(checkpoint.tokenizer).target_prefix
     tokenizer = open_tokenizer(checkpoint.directory, checkpoint.tokenizer, config.vocabularies)
     if isinstance(tokenizer, IdsOnly):
         tokenizer = _Numbers(checkpoint)
-    found = FeatureFile(list(checkpoint.features), checkpoint.references)
+    feature_file = FeatureFile(list(checkpoint.features), checkpoint.references)
     if file is not None:
-        found = read_features(file, config.feature_size)
-    sources = [array[: most[0]] for array in found.arrays[:count]]
+        feature_file = read_features(file, config.feature_size)
+    sources = [array[: maxima[0]] for array in feature_file.arrays[:count]]
     if not sources:
-        sources = sample_vectors(config, count, most[0])
-        limits = random_limits(sources, most[1], prefix)
+        sources = sample_vectors(config, count, maxima[0])
+        limits = random_limits(sources, maxima[1], prefix)
         origin = f"{RANDOM} vectors, answers as long as these"
         return Sample([""] * count, sources, limits, prefix, origin, tokenizer, [], False)
     origin = str(file) if file else "held-out vectors of the checkpoint"
-    limits = [length_limit(len(source), len(prefix), most[1]) for source in sources]
-    return Sample([""] * len(sources), sources, limits, prefix, origin, tokenizer, found.texts[:count], True)
+    limits = [length_limit(len(source), len(prefix), maxima[1]) for source in sources]
+    return Sample([""] * len(sources), sources, limits, prefix, origin, tokenizer, feature_file.texts[:count], True)
 
 
-def _of_ids(checkpoint: Checkpoint, count: int, most: tuple[int, int], file: Path, references: Path | None) -> Sample:
+def _of_ids(checkpoint: Checkpoint, count: int, maxima: tuple[int, int], file: Path, references: Path | None) -> Sample:
     """Return a sample from a file of source ids and a file of target ids."""
     config = checkpoint.config
-    around = affixes(checkpoint.tokenizer)
-    lines, answers = read_ids(file, references, config, most[0])
-    chosen = [i for i, row in enumerate(lines) if row][:count]
-    sources = [lines[i] for i in chosen]
+    text_affixes = affixes(checkpoint.tokenizer)
+    lines, answers = read_ids(file, references, config, maxima[0])
+    selected = [i for i, row in enumerate(lines) if row][:count]
+    sources = [lines[i] for i in selected]
     numbers = _Numbers(checkpoint)
-    limits = [length_limit(len(source), len(around.target_prefix), most[1]) for source in sources]
+    limits = [length_limit(len(source), len(text_affixes.target_prefix), maxima[1]) for source in sources]
     if answers:
-        expected = [numbers.decode(answers[i]) for i in chosen]
+        expected = [numbers.decode(answers[i]) for i in selected]
     else:
         expected = []
-    return Sample([""] * len(sources), sources, limits, around.target_prefix, str(file), numbers, expected, True)
+    return Sample([""] * len(sources), sources, limits, text_affixes.target_prefix, str(file), numbers, expected, True)
 
 
 def spread(lengths: Sequence[int]) -> list[int]:
@@ -175,13 +175,13 @@ def spread(lengths: Sequence[int]) -> list[int]:
 
 
 def random_limits(sources: Sequence[Source], max_target: int, prefix: Sequence[int]) -> list[int]:
-    """Return maximum target lengths for random sources: the source's length, limited by `prefix` and `MAX_MADE`.
+    """Return maximum target lengths for random sources: the source's length, limited by `prefix` and `MAX_GENERATED`.
 
     At least two tokens follow the prefix. Outputs for random texts rarely end with eos. Without a limit they would
     be very long, and show little more.
     """
-    least = len(prefix) + 2
-    return [min(max_target, max(least, min(len(source), MAX_MADE))) for source in sources]
+    minimum = len(prefix) + 2
+    return [min(max_target, max(minimum, min(len(source), MAX_GENERATED))) for source in sources]
 
 
 def _random_texts(tokenizer: TextTokenizer, config: Config, count: int, longest: int) -> list[str]:

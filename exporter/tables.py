@@ -9,7 +9,7 @@ from rich.table import Table
 
 
 def print_table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console, left: Collection[str] = ()
+    heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console, text_columns: Collection[str] = ()
 ) -> None:
     """Print a table. If it is too wide, lines are broken between words, or within words if necessary.
 
@@ -17,7 +17,7 @@ def print_table(
         heads: headings of the columns.
         rows: cells of each row.
         console: output.
-        left: headings of columns with text; others contain numbers.
+        text_columns: headings of columns with text; others contain numbers.
     """
     columns = [[head, *(row[number] for row in rows)] for number, head in enumerate(heads)]
     widths = _widths(columns, console.width - 2 * len(columns))
@@ -27,7 +27,9 @@ def print_table(
         padding = 0
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding, 0, 0))
     for head, width in zip(heads, widths or [], strict=True):
-        table.add_column(escape(head), justify="left" if head in left else "right", overflow="fold", width=width)
+        table.add_column(
+            escape(head), justify="left" if head in text_columns else "right", overflow="fold", width=width
+        )
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table)
@@ -40,9 +42,9 @@ def _widths(columns: Sequence[Sequence[str]], room: int, *, within: bool = False
     """
     widths = [max(map(len, cells)) for cells in columns]
     words = [max((len(word) for cell in cells for word in cell.split()), default=0) for cells in columns]
-    for least in (words, [1] * len(columns)) if within else (words,):
-        while sum(widths) > room and any(width > bound for width, bound in zip(widths, least, strict=True)):
-            wide = [number for number, bound in enumerate(least) if widths[number] > bound]
+    for minima in (words, [1] * len(columns)) if within else (words,):
+        while sum(widths) > room and any(width > bound for width, bound in zip(widths, minima, strict=True)):
+            wide = [number for number, bound in enumerate(minima) if widths[number] > bound]
             widths[max(wide, key=lambda number: widths[number])] -= 1
     if sum(widths) <= room or within:
         return widths

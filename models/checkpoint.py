@@ -149,8 +149,8 @@ class _NoRandomWeights(TorchFunctionMode):
 
 def named_tensors(model: Transformer) -> dict[str, torch.Tensor]:
     """Return the tensors that a checkpoint stores: parameters (tied ones once) and running means."""
-    kept = model.state_dict().keys()
-    return {**dict(model.named_parameters()), **{name: x for name, x in model.named_buffers() if name in kept}}
+    saved_names = model.state_dict().keys()
+    return {**dict(model.named_parameters()), **{name: x for name, x in model.named_buffers() if name in saved_names}}
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
@@ -164,9 +164,9 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
         with safe_open(file, framework="pt") as archive:
             names = set(archive.keys())
             if missing := sorted(shapes.keys() - names):
-                raise CheckpointError(f"{file} lacks {some(missing)}, which its config.json needs")
+                raise CheckpointError(f"{file} lacks {join_names(missing)}, which its config.json needs")
             if extra := sorted(names - shapes.keys()):
-                raise CheckpointError(f"{file} has {some(extra)}, which its config.json does not need")
+                raise CheckpointError(f"{file} has {join_names(extra)}, which its config.json does not need")
             for name, shape in shapes.items():
                 stored = tuple(archive.get_slice(name).get_shape())
                 if stored != shape:
@@ -181,6 +181,7 @@ def _read_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"{file}: {name} has dtype {tensor.dtype}, which is not floating point")
+        # `aminmax` returns NaN if there is one, and needs less memory than `isfinite`.
         if tensor.numel() and not all(map(math.isfinite, torch.stack(torch.aminmax(tensor)).tolist())):
             raise CheckpointError(f"{file}: {name} holds NaN or infinity: the training diverged")
         if name.endswith(("running_square", "running_variance")) and bool((tensor < 0).any()):
@@ -208,10 +209,10 @@ def _write_lines(file: Path, lines: Iterable[str]) -> None:
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def some(names: Sequence[str], most: int = 8) -> str:
-    """Join names for a message, at most `most` of them."""
-    if len(names) > most:
-        rest = f" and {len(names) - most} more"
+def join_names(names: Sequence[str], maximum: int = 8) -> str:
+    """Join names for a message, at most `maximum` of them."""
+    if len(names) > maximum:
+        rest = f" and {len(names) - maximum} more"
     else:
         rest = ""
-    return ", ".join(names[:most]) + rest
+    return ", ".join(names[:maximum]) + rest

@@ -35,9 +35,9 @@ _CHOICES = {
 Heads: TypeAlias = tuple[tuple[int, int], ...]  # (layer, head), counted from 0
 
 
-def _option(default: Any, help: str, *, added: bool = False) -> Any:
-    """Return a dataclass field. With `added`, older files may lack it: they are read with the default."""
-    return field(default=default, metadata={"help": help, "added": added})
+def _option(default: Any, help: str, *, optional_in_files: bool = False) -> Any:
+    """Return a dataclass field. With `optional_in_files`, older files may lack it: they are read with the default."""
+    return field(default=default, metadata={"help": help, "added": optional_in_files})
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,17 @@ class Config:
 
     source_vocabulary: int = _option(32000, "rows of the source embedding, a multiple of 8 is fastest")
     source: str = _option(
-        "ids", "token ids of an embedding, or feature vectors (features), such as frames of a spectrogram", added=True
+        "ids",
+        "input of the encoder: token ids (ids), or feature vectors such as frames of a spectrogram (features)",
+        optional_in_files=True,
     )
     feature_size: int | None = _option(
-        None, "numbers of a feature vector, or, without encoder layers, width of the encoder states", added=True
+        None,
+        "numbers of a feature vector, or, without encoder layers, width of the encoder states",
+        optional_in_files=True,
     )
     frame_rate: float | None = _option(
-        None, "feature vectors per second, for times in alignments; none: they are unknown", added=True
+        None, "feature vectors per second, for times in alignments; none: unknown", optional_in_files=True
     )
     external_encoder: str | None = _option(
         None, "name of the encoder whose states the model reads, for users; none: it is unknown", added=True
@@ -76,10 +80,14 @@ class Config:
     target_vocabulary: int = _option(32000, "rows of the target embedding and of the output projection")
     d_model: int = _option(512, "width of the residual stream")
     heads: int = _option(8, "attention heads")
-    head_dim: int | None = _option(None, "width of a head; none: d_model / heads", added=True)
+    head_dim: int | None = _option(None, "width of a head; none: d_model / heads", optional_in_files=True)
     ffn: int = _option(2048, "inner width of the feed-forward layers")
-    decoder_heads: int | None = _option(None, "attention heads of the decoder; none: as the encoder", added=True)
-    decoder_ffn: int | None = _option(None, "inner width of the decoder's; none: as the encoder's", added=True)
+    decoder_heads: int | None = _option(
+        None, "attention heads of the decoder; none: as in the encoder", optional_in_files=True
+    )
+    decoder_ffn: int | None = _option(
+        None, "inner width of the decoder's feed-forward layers; none: as in the encoder", optional_in_files=True
+    )
     encoder_layers: int = _option(6, "encoder layers; 0 with features: the vectors are the states of another encoder")
     decoder_layers: int = _option(6, "decoder layers")
     norm: str = _option(
@@ -90,55 +98,62 @@ class Config:
     norm_kind: str = _option(
         "layer",
         "LayerNorm (layer), RMSNorm (rms), PowerNorm (power: by running quadratic means) or BatchNorm (batch)",
-        added=True,
+        optional_in_files=True,
     )
     positions: str = _option(
         "sinusoidal",
-        "sinusoidal or learned positions, added to embeddings, relative ones, added to scores (as T5), or rotary ones, "
-        "by which queries and keys are turned (as RoFormer)",
+        "sinusoidal or learned (added to embeddings), relative (added to attention scores, as in T5), or rotary "
+        "(rotations of queries and keys, as in RoFormer)",
     )
     max_positions: int = _option(512, "longest source or target, in tokens")
     max_source_positions: int | None = _option(
-        None, "longest source, in tokens or feature vectors; none: as max_positions", added=True
+        None, "longest source, in tokens or feature vectors; none: max_positions", optional_in_files=True
     )
-    position_buckets: int = _option(32, "relative positions: how many biases a head has", added=True)
-    position_distance: int = _option(128, "relative positions: from which distance on all are one", added=True)
+    position_buckets: int = _option(32, "relative positions: number of biases of each head", optional_in_files=True)
+    position_distance: int = _option(
+        128, "relative positions: distances from this one on share a bias", optional_in_files=True
+    )
     position_tables: str = _option(
-        "stack", "relative positions: one table for all layers of a stack, or one for each (layer)", added=True
+        "stack",
+        "relative positions: one table for all layers of a stack, or one for each (layer)",
+        optional_in_files=True,
     )
     activation: str = _option("relu", "relu, gelu (by erf), gelu_tanh (its approximation) or silu")
     feed_forward: str = _option(
-        "plain", "feed-forward layers: plain, or gated (Shazeer 2020): activation(gate x) * (inner x)", added=True
+        "plain",
+        "feed-forward layers: plain, or gated (Shazeer 2020): activation(gate x) * (inner x)",
+        optional_in_files=True,
     )
-    feed_forward_bias: bool = _option(True, "biases in the feed-forward layers", added=True)
+    feed_forward_bias: bool = _option(True, "biases in the feed-forward layers", optional_in_files=True)
     share_embeddings: bool = _option(True, "one embedding for source and target; needs one vocabulary")
     tie_projection: bool = _option(True, "the output projection is the target embedding")
     projection_bias: bool = _option(False, "add a bias to the logits")
     scale_embedding: bool = _option(True, "multiply embeddings by sqrt(d_model)")
     embedding_norm: bool = _option(False, "a norm on the sum of embedding and position (as BART has)")
     dropout: float = _option(0.1, "dropout on embeddings and on each sublayer's output")
-    attention_dropout: float = _option(0.0, "dropout on attention weights", added=True)
+    attention_dropout: float = _option(0.0, "dropout on attention weights", optional_in_files=True)
     activation_dropout: float | None = _option(
-        None, "dropout inside the feed-forward layers; none: as `dropout`", added=True
+        None, "dropout inside the feed-forward layers; none: the same as dropout", optional_in_files=True
     )
     attention_bias: bool = _option(
-        True, "biases in the query, key, value and output projections of attention", added=True
+        True, "biases in the query, key, value and output projections of attention", optional_in_files=True
     )
     layer_norm_epsilon: float = _option(1e-5, "added to the variance, or mean square, in every norm")
     initialisation: str = _option(
         "scaled",
-        "of a new model: Xavier with embeddings as N(0, 1/d_model) (scaled), or as annotated and d2l have it",
-        added=True,
+        "weights of a new model: Xavier, with embeddings from N(0, 1/d_model) (scaled), or as in the textbooks "
+        "(annotated, d2l)",
+        optional_in_files=True,
     )
     alignment_heads: Heads = _option(
         (),
-        "(layer, head) of the decoder's cross-attention that point to the source, counted from 0; alignments use them",
-        added=True,
+        "(layer, head) pairs of cross-attention, counted from 0, from which alignments are computed",
+        optional_in_files=True,
     )
     copy_heads: Heads = _option(
         (),
-        "(layer, head) of cross-attention by which the model may copy words of the source, on average; none: it cannot",
-        added=True,
+        "(layer, head) pairs of cross-attention whose average copies words of the source; none: no copying",
+        optional_in_files=True,
     )
     pad_id: int = _option(0, "id of padding")
     unk_id: int = _option(1, "id of unknown pieces")
@@ -237,12 +252,18 @@ class Config:
 
     def _check_sizes(self) -> None:
         optional = ("head_dim", "decoder_heads", "decoder_ffn", "feature_size", "max_source_positions")
-        others = ("source_vocabulary", "target_vocabulary", "max_positions", "position_buckets", "position_distance")
-        for name in (*others, "d_model", "heads", "ffn", "encoder_layers", "decoder_layers", *optional):
+        size_fields = (
+            "source_vocabulary",
+            "target_vocabulary",
+            "max_positions",
+            "position_buckets",
+            "position_distance",
+        )
+        for name in (*size_fields, "d_model", "heads", "ffn", "encoder_layers", "decoder_layers", *optional):
             size = getattr(self, name)
-            least = int(name != "encoder_layers" or self.source != "features")
-            fits = (size is None and name in optional) or least <= size <= LARGEST
-            _require(fits, name, size, f"must be at least {least} and at most {LARGEST}")
+            minimum = int(name != "encoder_layers" or self.source != "features")
+            is_valid = (size is None and name in optional) or minimum <= size <= LARGEST
+            _require(is_valid, name, size, f"must be at least {minimum} and at most {LARGEST}")
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even")
         for heads in (self.heads, self.decoder_heads or self.heads) if self.head_dim is None else ():
             _require(self.d_model % heads == 0, "d_model", self.d_model, f"must be divisible by heads ({heads})")
@@ -250,17 +271,20 @@ class Config:
             _require(width % 2 == 0, "head_dim", width, "must be even for rotary positions")
         if self.positions == "relative":
             buckets = self.position_buckets
-            least = self.position_buckets // 2 + 1
+            minimum = self.position_buckets // 2 + 1
             _require(buckets >= 4 and buckets % 2 == 0, "position_buckets", buckets, "must be even and at least 4")
             _require(
-                self.position_distance >= least, "position_distance", self.position_distance, f"must be {least} or more"
+                self.position_distance >= minimum,
+                "position_distance",
+                self.position_distance,
+                f"must be {minimum} or more",
             )
 
     def _check_source(self) -> None:
         features = self.source == "features"
-        given = self.feature_size is not None
-        _require(given or not features, "feature_size", None, "must be set for source = 'features'")
-        _require(features or not given, "feature_size", self.feature_size, "needs source = 'features'")
+        is_set = self.feature_size is not None
+        _require(is_set or not features, "feature_size", None, "must be set for source = 'features'")
+        _require(features or not is_set, "feature_size", self.feature_size, "needs source = 'features'")
         rate = self.frame_rate
         _require(rate is None or features, "frame_rate", rate, "needs source = 'features'")
         _require(rate is None or 0 < rate < math.inf, "frame_rate", rate, "must be greater than 0")
@@ -277,13 +301,13 @@ class Config:
         for name in ("alignment_heads", "copy_heads"):
             heads: Heads = getattr(self, name)
             for number, (layer, head) in enumerate(heads):
-                there = 0 <= layer < layers and 0 <= head < count
-                _require(there, name, [[layer, head]], f"is outside {sizes}")
+                exists = 0 <= layer < layers and 0 <= head < count
+                _require(exists, name, [[layer, head]], f"is outside {sizes}")
                 _require((layer, head) not in heads[:number], name, [[layer, head]], "is there twice")
 
     def to_json(self) -> dict[str, Any]:
-        written: dict[str, Any] = encode(self)
-        return written
+        encoded: dict[str, Any] = encode(self)
+        return encoded
 
 
 def _require(holds: bool, name: str, value: object, rule: str) -> None:

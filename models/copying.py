@@ -20,7 +20,7 @@ Method = TypeVar("Method", bound=Callable[..., Tensor])
 
 # Copy probabilities below this are treated as 0. It is far below relevant probabilities. Smaller float32 values have
 # rounding errors that would make their logarithms differ between engines.
-NOTHING = 1e-30
+MIN_PROBABILITY = 1e-30
 
 
 class CopyMechanism(nn.Module):
@@ -49,13 +49,13 @@ class CopyMechanism(nn.Module):
         The values are the inputs and the last states of the decoder, "input" and "state" `[b, t, d]`, and for each of
         `layers` the output `[b, t, d]` and the weights `[b, h, t, s]` of cross-attention.
         """
-        seen: dict[Any, Any] = {}
+        values: dict[Any, Any] = {}
 
         def keep(name: str) -> Callable[..., None]:
-            return lambda module, inputs, output: seen.update({name: output})
+            return lambda module, inputs, output: values.update({name: output})
 
         def keep_attention(layer: int) -> Callable[..., None]:
-            return lambda attention, inputs, options, output: seen.update(
+            return lambda attention, inputs, options, output: values.update(
                 {layer: (output, attention.weights(*inputs, **options))}
             )
 
@@ -65,29 +65,29 @@ class CopyMechanism(nn.Module):
             for layer in self.layers:
                 attention = model.decoder[layer].cross_attention
                 hooks.callback(attention.register_forward_hook(keep_attention(layer), with_kwargs=True).remove)
-            yield seen
+            yield values
 
-    def forward(self, logits: Tensor, seen: dict[Any, Any], source_ids: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, values: dict[Any, Any], source_ids: Tensor) -> Tensor:
         """Return log-probabilities of the mixture, always float32, in the shape of the logits.
 
         Args:
             logits: `[b, t, v]`, or `[b, v]` of a step.
-            seen: from `watching`.
+            values: from `watching`.
             source_ids: int64 `[b, s]`; padding may have any id, since its weights are 0.
         """
         with torch.autocast(logits.device.type, enabled=False):
-            context = seen[self.layers[-1]][0]
-            gate = _product(self.context, context) + _product(self.state, seen["state"])
-            gate = gate + _product(self.input, seen["input"])
-            heads = [seen[layer][1][:, head].float() for layer, head in self.heads]
+            context = values[self.layers[-1]][0]
+            gate = _product(self.context, context) + _product(self.state, values["state"])
+            gate = gate + _product(self.input, values["input"])
+            heads = [values[layer][1][:, head].float() for layer, head in self.heads]
             copied = torch.sigmoid(-gate) * torch.stack(heads).mean(dim=0)
             words = logits.float().view(*context.shape[:2], -1)
-            said = F.log_softmax(words, dim=-1) + F.logsigmoid(gate)
-            places = source_ids[:, None].expand(-1, said.shape[1], -1)
-            pointed = F.relu(torch.zeros_like(said).scatter_add(2, places, copied) - NOTHING)
+            log_generated = F.log_softmax(words, dim=-1) + F.logsigmoid(gate)
+            places = source_ids[:, None].expand(-1, log_generated.shape[1], -1)
+            pointed = F.relu(torch.zeros_like(log_generated).scatter_add(2, places, copied) - MIN_PROBABILITY)
             tiny = torch.finfo(torch.float32).tiny
-            both = torch.logaddexp(said, pointed.clamp(min=tiny).log())
-            return torch.where(pointed > 0, both, said).view(logits.shape)
+            mixture = torch.logaddexp(log_generated, pointed.clamp(min=tiny).log())
+            return torch.where(pointed > 0, mixture, log_generated).view(logits.shape)
 
 
 def with_copying(method: Method) -> Method:
@@ -105,9 +105,9 @@ def with_copying(method: Method) -> Method:
         source_ids = parameters.bind(model, *arguments, **named).arguments.get("source_ids")
         if source_ids is None:
             raise ValueError("a model that copies needs source_ids")
-        with model.copying.watching(model) as seen:
+        with model.copying.watching(model) as values:
             logits = method(model, *arguments, **named)
-        return cast(Tensor, model.copying(logits, seen, source_ids))
+        return cast(Tensor, model.copying(logits, values, source_ids))
 
     return cast(Method, mixed)
 

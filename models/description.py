@@ -15,7 +15,7 @@ from txport.runtime.errors import CheckpointError, InputError
 FORMAT_VERSION = 1
 DESCRIPTION = "tokenizer/description.json"
 PLAIN = Generation()
-WHOLE = "give a whole checkpoint of this version of txport"
+REMEDY = "give a whole checkpoint of this version of txport"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def read_config_file(directory: Path) -> ConfigFile:
     if kind_of(directory) != "run":  # the directory of a training run also has config.json
         check_kind(directory, "checkpoint", CheckpointError)
     try:
-        return load(ConfigFile, file, FORMAT_VERSION, WHOLE, CheckpointError)
+        return load(ConfigFile, file, FORMAT_VERSION, REMEDY, CheckpointError)
     except InputError as error:
         raise CheckpointError(f"{file}: {error}") from None
 
@@ -75,7 +75,7 @@ def read_tokenizer(directory: Path, config: Config) -> TokenizerDescription:
 
 def _described(directory: Path, config: Config) -> TokenizerDescription:
     file = directory / DESCRIPTION
-    tokenizer = load(DescriptionFile, file, FORMAT_VERSION, WHOLE, CheckpointError).tokenizer
+    tokenizer = load(DescriptionFile, file, FORMAT_VERSION, REMEDY, CheckpointError).tokenizer
     files = {path.relative_to(directory).as_posix() for path in (directory / "tokenizer").iterdir() if path.is_file()}
     for fault in tokenizer_faults(tokenizer, files, config.vocabularies):
         raise CheckpointError(f"{file}: {fault}")

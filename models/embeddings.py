@@ -30,6 +30,7 @@ class InputLayer(nn.Module):
             self.positions = nn.Parameter(torch.empty(size))
         else:
             table = sinusoids(*size) if config.positions == "sinusoidal" else None
+            # Not in checkpoints: sinusoids are computed, and their length may grow.
             self.register_buffer("positions", table, persistent=False)
 
     def placed(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -49,18 +49,18 @@ def rotated(x: Tensor, positions: Tensor | None = None) -> Tensor:
     The result has the dtype of x. It is computed in float32 or more.
     """
     if positions is None:
-        most = x.shape[2]
+        length = x.shape[2]
     else:
-        most = int(positions.max()) + 1
-    real = torch.promote_types(x.dtype, torch.float32)
+        length = int(positions.max()) + 1
+    real_type = torch.promote_types(x.dtype, torch.float32)
     # Lengths are rounded up to multiples of 256, so that a search, whose length grows by 1, computes few tables.
-    turns = _turns(-(-most // 256) * 256, x.shape[3], x.device, real)
+    turns = _turns(-(-length // 256) * 256, x.shape[3], x.device, real_type)
     if positions is None:
-        turns = turns[:most]
+        turns = turns[:length]
     else:
         turns = turns[positions][:, None, None]
     # PyTorch multiplies complex numbers in one pass. This takes half the time of the formula with real numbers.
-    pairs = torch.view_as_complex(x.to(real).reshape(*x.shape[:3], -1, 2))
+    pairs = torch.view_as_complex(x.to(real_type).reshape(*x.shape[:3], -1, 2))
     return torch.view_as_real(pairs * turns).flatten(3).to(x.dtype)
 
 
@@ -102,10 +102,12 @@ class RelativePositions(nn.Module):
             count //= 2
             first = (distances > 0) * count
             distances = distances.abs()
-        near = count // 2
-        growth = torch.log(distances.clamp(min=near).float() / near) / math.log(self.farthest / near)
-        far = (near + (growth * (count - near)).long()).clamp(max=count - 1)
-        return first + torch.where(distances < near, distances, far)
+        exact_count = count // 2
+        growth = torch.log(distances.clamp(min=exact_count).float() / exact_count) / math.log(
+            self.farthest / exact_count
+        )
+        logarithmic = (exact_count + (growth * (count - exact_count)).long()).clamp(max=count - 1)
+        return first + torch.where(distances < exact_count, distances, logarithmic)
 
     def table(self, length: int) -> Tensor:
         """Return all biases for sequences of up to `length` tokens: float32 `[distances, tables * h]`.

@@ -238,9 +238,9 @@ class DecoderLayer(nn.Module):
                 stored[rows, :, positions] = new[:, :, 0]
             # Caches are allocated for the maximum length. Only positions that at least one row has reached are read.
             reached = int(positions.max()) + 1
-            seen = valid_mask(positions + 1, reached)
+            mask = valid_mask(positions + 1, reached)
             past = (cache[0][:, :, :reached], cache[1][:, :, :reached])
-            return self.self_attention(y, past, seen, bias=bias, positions=positions)  # type: ignore[no-any-return]
+            return self.self_attention(y, past, mask, bias=bias, positions=positions)  # type: ignore[no-any-return]
 
         x = self.self_attention_residual(x, attend)
         return self._after_self_attention(x, cross, source_mask)

@@ -16,7 +16,7 @@ def check_text(text: object, what: str) -> None:
     if not isinstance(text, str):
         raise InputError(f"{what} is of type {type(text).__name__}: give text (str)")
     try:
-        text.encode()
+        text.encode()  # fails for unpaired surrogates, which tokenizers refuse later and less clearly
     except UnicodeEncodeError as error:
         raise InputError(
             f"{what} is not valid text ({error.reason} at {error.start}): decode the bytes again"
@@ -29,7 +29,7 @@ def check_pairs(sources: Sequence[object], targets: Sequence[object]) -> None:
         raise InputError(f"there are {len(sources)} sentences and {len(targets)} translations: give one for each")
 
 
-def listed(items: Iterable[T], what: str = "sentences") -> list[T]:
+def as_list(items: Iterable[T], what: str = "sentences") -> list[T]:
     """Return the items, which are called `what` in messages, as a list; one text is not a list of texts."""
     if isinstance(items, (str, bytes)):
         raise InputError("sentences come as a list: put the one sentence in a list")
@@ -42,23 +42,25 @@ def listed(items: Iterable[T], what: str = "sentences") -> list[T]:
 def check_ids(ids: Iterable[int], vocabulary: int, what: str) -> list[int]:
     """Return the ids as a list. Each must be in the vocabulary."""
     try:
-        found = [operator.index(token) for token in ids]
+        tokens = [operator.index(token) for token in ids]  # accepts NumPy's integers, refuses floats and text
     except TypeError as error:
         raise InputError(f"{what} is not a list of ids, which are whole numbers ({error})") from None
-    for token in found:
+    for token in tokens:
         if not 0 <= token < vocabulary:
             raise InputError(f"{what} has the id {token}, which is not between 0 and {vocabulary - 1}")
-    return found
+    return tokens
 
 
-def check_sentence(ids: Iterable[int], vocabulary: int, most: int, pad: int, what: str) -> list[int]:
-    """Check the ids of a whole sentence as `check_ids` does: at least one that is not padding, at most `most`."""
-    found = check_ids(ids, vocabulary, what)
-    if all(token == pad for token in found):
+def check_sentence(ids: Iterable[int], vocabulary: int, maximum: int, pad: int, what: str) -> list[int]:
+    """Check the ids of a whole sentence as `check_ids` does: at least one that is not padding, at most `maximum`."""
+    tokens = check_ids(ids, vocabulary, what)
+    if all(token == pad for token in tokens):
         raise InputError(f"{what} has no ids except padding: give at least one")
-    if len(found) > most:
-        raise InputError(f"{what} has {len(found)} tokens, more than the {most} that this bundle supports: shorten it")
-    return found
+    if len(tokens) > maximum:
+        raise InputError(
+            f"{what} has {len(tokens)} tokens, more than the {maximum} that this bundle supports: shorten it"
+        )
+    return tokens
 
 
 def check_reads(features: bool, feature_size: int | None) -> None:
@@ -83,8 +85,8 @@ def check_reads_text(model: object, feature_size: int | None) -> None:
         )
 
 
-def check_vectors(vectors: Any, size: int, most: int, what: str) -> npt.NDArray[np.float32]:
-    """Return vectors as float32 `[n, size]`, with n from 1 to `most`. All numbers must be finite."""
+def check_vectors(vectors: Any, size: int, maximum: int, what: str) -> npt.NDArray[np.float32]:
+    """Return vectors as float32 `[n, size]`, with n from 1 to `maximum`. All numbers must be finite."""
     try:
         array = np.asarray(vectors)
     except Exception as error:  # rows of unequal lengths; tensors on a GPU, with a gradient or in bfloat16
@@ -93,9 +95,9 @@ def check_vectors(vectors: Any, size: int, most: int, what: str) -> npt.NDArray[
         raise InputError(f"{what} is an array of {array.dtype}: give real numbers, [vectors, {size}]")
     if array.ndim != 2 or array.shape[1] != size:
         raise InputError(f"{what} has the shape {list(array.shape)}: this bundle reads [vectors, {size}]")
-    if not 1 <= len(array) <= most:
-        raise InputError(f"{what} has {len(array)} vectors: give 1 to {most}, as many as this bundle takes")
-    with np.errstate(over="ignore"):
+    if not 1 <= len(array) <= maximum:
+        raise InputError(f"{what} has {len(array)} vectors: give 1 to {maximum}, as many as this bundle takes")
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused below
         result = np.ascontiguousarray(array, np.float32)
     if not np.isfinite(result).all():
         row = int(np.flatnonzero(~np.isfinite(result).all(axis=1))[0])
@@ -103,12 +105,12 @@ def check_vectors(vectors: Any, size: int, most: int, what: str) -> npt.NDArray[
     return result
 
 
-def check_lengths(max_length: int | None, min_length: int, begun: int, most: int) -> None:
-    """Refuse lengths of more than `most` tokens, and a prefix of `begun` tokens that leaves no room for others."""
-    if max_length is not None and not 1 <= max_length <= most:
-        raise InputError(f"the maximum length {max_length} is not between 1 and {most}, the maximum of this model")
-    most = max_length or most
-    if not 0 <= min_length <= most:
-        raise InputError(f"the minimum length {min_length} is not between 0 and {most}, the maximum length")
-    if begun >= most:
-        raise InputError(f"a prefix of {begun} tokens leaves no room for more: the maximum length is {most}")
+def check_lengths(max_length: int | None, min_length: int, prefix_length: int, maximum: int) -> None:
+    """Refuse lengths of more than `maximum` tokens, and prefixes of `prefix_length` that leave no room."""
+    if max_length is not None and not 1 <= max_length <= maximum:
+        raise InputError(f"the maximum length {max_length} is not between 1 and {maximum}, the maximum of this model")
+    maximum = max_length or maximum
+    if not 0 <= min_length <= maximum:
+        raise InputError(f"the minimum length {min_length} is not between 0 and {maximum}, the maximum length")
+    if prefix_length >= maximum:
+        raise InputError(f"a prefix of {prefix_length} tokens leaves no room for more: the maximum length is {maximum}")

@@ -55,11 +55,11 @@ def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> st
     """Return advice for a name that does not exist: the most similar name, or `otherwise` and a list of all names."""
     from difflib import get_close_matches  # takes 1 MB, and is needed for mistakes only
 
-    known = list(names)
-    near = get_close_matches(name, known, 1)
-    if near:
-        return f"did you mean {near[0]}?"
-    return f"{otherwise} {', '.join(known)}"
+    known_names = list(names)
+    matches = get_close_matches(name, known_names, 1)
+    if matches:
+        return f"did you mean {matches[0]}?"
+    return f"{otherwise} {', '.join(known_names)}"
 
 
 def failure(message: str, otherwise: type[TxportError] = EngineError) -> TxportError:

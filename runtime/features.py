@@ -38,10 +38,10 @@ def read_features(file: Path, size: int | None = None) -> FeatureFile:
     """
     try:
         with np.load(file, allow_pickle=False) as archive:
-            most = max(MIN_UNPACKED, MAX_RATIO * file.stat().st_size)
-            if sum(member.file_size for member in archive.zip.infolist()) > most:
-                raise InputError(f"{file} would unpack to more than {most:,} bytes: save it with numpy.savez")
-            found = {
+            max_bytes = max(MIN_UNPACKED, MAX_RATIO * file.stat().st_size)
+            if sum(member.file_size for member in archive.zip.infolist()) > max_bytes:
+                raise InputError(f"{file} would unpack to more than {max_bytes:,} bytes: save it with numpy.savez")
+            arrays_by_name = {
                 name: np.asarray(archive[name]) for name in archive.files if name in ("features", "lengths", "texts")
             }
     except InputError:
@@ -50,12 +50,15 @@ def read_features(file: Path, size: int | None = None) -> FeatureFile:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # zipfile, zlib, NumPy and Python's parser raise errors of many classes
         raise InputError(f"{file} is not an .npz archive of {LAYOUT} ({error})") from None
-    if fault := _fault(found, size):
+    if fault := _fault(arrays_by_name, size):
         raise InputError(f"{file} {fault}: give {LAYOUT}")
-    vectors = found["features"].astype(np.float32)
-    ends = np.cumsum(found["lengths"])
-    arrays = [vectors[end - length : end] for end, length in zip(ends.tolist(), found["lengths"].tolist(), strict=True)]
-    return FeatureFile(arrays, [" ".join(str(text).split()) for text in found.get("texts", ())])
+    vectors = arrays_by_name["features"].astype(np.float32)
+    ends = np.cumsum(arrays_by_name["lengths"])
+    arrays = [
+        vectors[end - length : end]
+        for end, length in zip(ends.tolist(), arrays_by_name["lengths"].tolist(), strict=True)
+    ]
+    return FeatureFile(arrays, [" ".join(str(text).split()) for text in arrays_by_name.get("texts", ())])
 
 
 def write_features(file: Path, arrays: Sequence[Vectors], texts: Sequence[str] = ()) -> None:
@@ -67,14 +70,14 @@ def write_features(file: Path, arrays: Sequence[Vectors], texts: Sequence[str] =
         np.savez(output, **members)  # type: ignore[arg-type]
 
 
-def _fault(found: dict[str, npt.NDArray[np.generic]], size: int | None) -> str:
+def _fault(arrays_by_name: dict[str, npt.NDArray[np.generic]], size: int | None) -> str:
     """Return the fault of the arrays of a file, or an empty string."""
     for name in ("features", "lengths"):
-        if name not in found:
+        if name not in arrays_by_name:
             return f"has no array {name!r}"
-    features = found["features"]
-    lengths = found["lengths"]
-    texts = found.get("texts")
+    features = arrays_by_name["features"]
+    lengths = arrays_by_name["lengths"]
+    texts = arrays_by_name.get("texts")
     if features.ndim != 2 or features.dtype.kind not in "fiu":
         return f"has 'features' of {features.dtype} and the shape {list(features.shape)}"
     if size is not None and features.shape[1] != size:

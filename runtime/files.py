@@ -63,6 +63,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             copy_mode(path, sibling)
         with file_errors(path, ours=False), file:
             yield file
+            # Without it, a crash after the rename could leave an empty file of the right name.
             file.flush()
             os.fsync(file.fileno())
         with file_errors(path, ours=True):
@@ -112,7 +113,7 @@ def new_directory(target: Path, replace: bool = False, *, marker: str | None = N
             yield directory
         with file_errors(target, ours=True):
             _sync_tree(directory)
-            check_target(target, replace, marker)
+            check_target(target, replace, marker)  # again, since another process may have made it meanwhile
             _publish(directory, target, replace)
 
 
@@ -202,6 +203,7 @@ def file_errors(target: Path, *, ours: bool) -> Iterator[None]:
             code = error.errno
         else:
             code = None
+        # safetensors and PyTorch raise their own exceptions, which contain only the text of the error.
         if code in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
             message = f"the disk is full: {target} was not written; free some space or choose another disk"
             raise ResourceError(message) from error
@@ -262,16 +264,16 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
         name: name of the file or directory that was being written; None for any.
     """
     if name is None:
-        which = "*"
+        pattern = "*"
     else:
-        which = glob.escape(name)
-    for leftover in folder.glob(f".{which}{_TEMPORARY}*"):
+        pattern = glob.escape(name)
+    for leftover in folder.glob(f".{pattern}{_TEMPORARY}*"):
         try:
             lock = Lock(leftover)
         except OSError:
             continue
         try:
-            if lock.held:
+            if lock.is_held:
                 _remove(leftover)
         finally:
             lock.close()
@@ -282,6 +284,7 @@ def _publish(directory: Path, target: Path, replace: bool) -> None:
     if not replace or not target.exists():
         os.rename(directory, target)
     elif not exchange(directory, target):
+        # Two renames: for a moment there is no target. The old directory comes back if the second one fails.
         aside = directory.with_name(directory.name + "-old")
         os.rename(target, aside)
         try:

@@ -63,7 +63,7 @@ class Difference:
     case: int
     what: str
     expected: list[int]
-    found: list[int]
+    actual: list[int]
 
 
 def load_golden(bundle: Files) -> Golden:
@@ -82,7 +82,7 @@ def check(
     *,
     rows: int | None = None,
     order: Sequence[int] | None = None,
-    least: int = 0,
+    min_tokens: int = 0,
 ) -> list[Difference]:
     """Decode the cases in batches whose rows are refilled, and compare the answers.
 
@@ -92,15 +92,15 @@ def check(
         prefix: forced beginning of every answer.
         rows: maximum number of rows of a batch; None for the maximum of the engine.
         order: numbers of the cases, which may repeat; None for each once.
-        least: minimum number of tokens to decode of an unfinished answer, up to the maximum of the engine.
+        min_tokens: minimum number of tokens to decode of an unfinished answer, up to the maximum of the engine.
 
     Returns:
         the differences.
     """
     numbers = range(len(golden.cases)) if order is None else order
     cases = [golden.cases[number] for number in numbers]
-    most = engine.limits.target
-    requests = [Request(c.read, min(most, max(1, least, len(c.target_ids))), prefix=prefix) for c in cases]
+    max_tokens = engine.limits.target
+    requests = [Request(c.read, min(max_tokens, max(1, min_tokens, len(c.target_ids))), prefix=prefix) for c in cases]
     if len(cases) > 1:
         what = f"ids in batches of {rows or engine.limits.batch}"
     else:
@@ -108,7 +108,7 @@ def check(
     return [
         Difference(number, what, list(expected), result.ids)
         for number, case, result in zip(numbers, cases, decode_all(engine, requests, rows=rows), strict=True)
-        if result.ids[: len(expected := case.target_ids[:most])] != list(expected)
+        if result.ids[: len(expected := case.target_ids[:max_tokens])] != list(expected)
     ]
 
 

@@ -15,7 +15,7 @@ from txport.runtime.console.flags import DEVICE, ENGINE, TRUST_ENGINES
 from txport.runtime.console.words import printable
 from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.engines.choice import FUSED, against_fused, choose, installed
-from txport.runtime.engines.directories import ENGINES, directories, own_engines, untrusted
+from txport.runtime.engines.directories import ENGINES, directories, untrusted, user_engines
 from txport.runtime.errors import BundleError, CheckFailed, EngineError, InputError, MissingLibrary, TxportError
 from txport.runtime.version import VERSION
 
@@ -38,10 +38,10 @@ def main(
     """Print the manifest of BUNDLE and the engine that would run it. With --check, verify its files and its answers."""
     if not bundle.exists():
         if bundle.exists():
-            what = "is not a directory"
+            reason = "is not a directory"
         else:
-            what = "does not exist"
-        raise InputError(f"{bundle} {what}: give the directory that tx-export wrote, or a file of tx-pack")
+            reason = "does not exist"
+        raise InputError(f"{bundle} {reason}: give the directory that tx-export wrote, or a file of tx-pack")
     try:
         manifest = Manifest.load(bundle)
         checks = list[str]()
@@ -63,7 +63,7 @@ def main(
             library = str(BuildRecord.load(Path(choice.directory)).library)
         if choice.engine == FUSED:
             library = f"txport {VERSION}"
-        name, step = choice.ways[0]
+        name, step = choice.attempts[0]
         words = [library, f"device {choice.device}", f"engine {name}"]
         if step:
             words.append(f"lowering {step}")
@@ -85,37 +85,37 @@ def _check(
     """
     manifest.check_files(bundle, hashes=lambda name: True)
     total = sum(entry.bytes for entry in manifest.files.values())
-    found = [f"{len(manifest.files)} files of {total:,} bytes have the sizes and hashes of the manifest"]
+    report = [f"{len(manifest.files)} files of {total:,} bytes have the sizes and hashes of the manifest"]
     # Imported here, so that tx-inspect without --check needs neither ONNX Runtime nor SentencePiece.
     from txport.runtime.golden import check_translator, load_golden
     from txport.runtime.translator import Translator
 
     golden = load_golden(bundle)
     passed_over = list[TxportError]()
-    ways = choose(manifest, device, engine, lowering, bundle, trust_engines).ways
-    for name, step in ways:
+    attempts = choose(manifest, device, engine, lowering, bundle, trust_engines).attempts
+    for name, step in attempts:
         try:
             translator = Translator(bundle, device, name, step, trust_engines=trust_engines)
         except (BundleError, MissingLibrary) as error:
             # The hashes of the files are correct. So the installed version is too old for this lowering, or a library
             # is not installed.
             passed_over.append(error)
-            way = f"engine {name}"
+            attempt = f"engine {name}"
             if step:
-                way = f"lowering {step}"
-            found.append(f"{way} was not run: {error}")
+                attempt = f"lowering {step}"
+            report.append(f"{attempt} was not run: {error}")
             continue
         if differences := check_translator(translator, golden):
             first = differences[0]
             count = len({difference.case for difference in differences})
             raise CheckFailed(
                 f"{count} of {len(golden.cases)} cases of {bundle / GOLDEN} differ with {translator.engine.name}; "
-                f"case {first.case} in the {first.what}: expected {first.expected}, found {first.found}"
+                f"case {first.case} in the {first.what}: expected {first.expected}, found {first.actual}"
             )
-        found.append(f"{len(golden.cases)} cases of {GOLDEN} give the same ids with {translator.engine.name}")
-    if len(passed_over) == len(ways):
+        report.append(f"{len(golden.cases)} cases of {GOLDEN} give the same ids with {translator.engine.name}")
+    if len(passed_over) == len(attempts):
         raise passed_over[0]
-    return found
+    return report
 
 
 def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -154,8 +154,8 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield from _tokenizer_rows(manifest.tokenizer)
     settings = encode(manifest.generation)
     if settings:
-        shown = ", ".join(f"{name} {json.dumps(value)}" for name, value in settings.items())
-        yield "generation", f'{shown}: with generation="model"'
+        listed_settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in settings.items())
+        yield "generation", f'{listed_settings}: with generation="model"'
     yield "files", f"{len(manifest.files)}, {sum(entry.bytes for entry in manifest.files.values()):,} bytes"
     if verification is None:
         yield "verified", "no: exported without verification"
@@ -172,7 +172,7 @@ def _engine_rows(bundle: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yield a row for each folder of TensorRT engines, fitting or not: those of this user, then those of the bundle."""
     if directories(bundle / ENGINES):
         yield "engines", untrusted(bundle)
-    for directory in [*directories(own_engines(manifest)), *directories(bundle / ENGINES)]:
+    for directory in [*directories(user_engines(manifest)), *directories(bundle / ENGINES)]:
         try:
             record = BuildRecord.load(directory)
         except BundleError as error:
@@ -195,8 +195,8 @@ def _tokenizer_rows(tokenizer: TokenizerDescription) -> Iterator[tuple[str, str]
     for side in ("source", "target"):
         table, default = languages.of(side)
         if table:
-            shown = [f"{name} (default)" if name == default else name for name in table]
-            yield f"{side} languages", f"{len(table)}: {', '.join(shown)}"
+            labels = [f"{name} (default)" if name == default else name for name in table]
+            yield f"{side} languages", f"{len(table)}: {', '.join(labels)}"
     if languages.in_text:
         yield "", "a text may begin with >>language<<"
 

@@ -14,10 +14,10 @@ from txport.runtime.system import c_function
 
 
 @contextmanager
-def needs(extra: str, why: str = "", otherwise: str = "") -> Iterator[None]:
+def needs(extra: str, reason: str = "", otherwise: str = "") -> Iterator[None]:
     """Wrap imports that need the libraries of `pip install 'txport[extra]'`, or of plain txport for extra "".
 
-    The error message begins with the reason `why` and ends with the alternative `otherwise`.
+    The error message begins with the reason `reason` and ends with the alternative `otherwise`.
 
     Raises:
         MissingLibrary: a library is not installed or cannot be loaded.
@@ -37,7 +37,7 @@ def needs(extra: str, why: str = "", otherwise: str = "") -> Iterator[None]:
             command = f"pip install 'txport[{extra}]'"
         else:
             command = "pip install txport"
-        raise MissingLibrary(f"{f'{why}, and ' if why else ''}{library} {fault}: {command}{otherwise}") from error
+        raise MissingLibrary(f"{f'{reason}, and ' if reason else ''}{library} {fault}: {command}{otherwise}") from error
 
 
 @contextmanager
@@ -72,10 +72,10 @@ def silence(*loggers: str, module: str = "") -> Iterator[None]:
 
 def cuda_provider() -> Path | None:
     """Return the file of ONNX Runtime's CUDA provider from any of its pip packages, without loading it, or None."""
-    found = find_spec("onnxruntime")
-    if found is None or found.origin is None:
+    spec = find_spec("onnxruntime")
+    if spec is None or spec.origin is None:
         return None
-    file = Path(found.origin).with_name("capi") / "libonnxruntime_providers_cuda.so"
+    file = Path(spec.origin).with_name("capi") / "libonnxruntime_providers_cuda.so"
     if file.is_file():
         return file
     return None

@@ -60,7 +60,7 @@ class OpenBundle:
         verify: bool,
     ) -> None:
         numbers = threads, workers, 1 if batch is None else batch, batch_tokens
-        if not all(isinstance(n, Integral) and n >= least for n, least in zip(numbers, (0, 0, 1, 1), strict=True)):
+        if not all(isinstance(n, Integral) and n >= minimum for n, minimum in zip(numbers, (0, 0, 1, 1), strict=True)):
             raise InputError("threads and workers must be 0 or more, batch and batch_tokens 1 or more")
         self._files = files = _files(bundle)
         self.manifest = manifest = Manifest.load(files)
@@ -70,15 +70,19 @@ class OpenBundle:
         self._model = ModelFacts(manifest.tokens, manifest.model.target_vocabulary, manifest.generation, shortlist)
         choice = choose(manifest, device, engine, lowering, files, trust_engines)
         workers, threads = shares(workers, threads, cores()) if choice.device == "cpu" else (1, threads)
-        opened = open_engine(files, manifest, choice, threads, many=workers > 1)
-        limit = opened.limits.batch
+        loaded_engine = open_engine(files, manifest, choice, threads, concurrent=workers > 1)
+        limit = loaded_engine.limits.batch
         if batch is not None and batch > limit:
             raise InputError(f"the batch {batch} is not between 1 and {limit}, the maximum of this bundle")
-        most = max(1, cores() // (threads or cores()))
-        self._shared = SharedBatches(rows=batch, batch_tokens=batch_tokens, workers=workers, most=most)
-        scorer = Scorer(files, manifest, self.tokenizer, opened, choice.device, threads)
-        queue = Queue(opened, rows=batch, batch_tokens=batch_tokens)
+        # Each batch keeps `threads` cores busy. Sharing a batch pays only when all cores are in use.
+        parallel_batches = max(1, cores() // (threads or cores()))
+        self._shared = SharedBatches(
+            rows=batch, batch_tokens=batch_tokens, workers=workers, parallel_batches=parallel_batches
+        )
+        scorer = Scorer(files, manifest, self.tokenizer, loaded_engine, choice.device, threads)
+        queue = Queue(loaded_engine, rows=batch, batch_tokens=batch_tokens)
         self._memory: _Memory | None = _Memory(scorer, queue)
+        # The thread of the queue keeps the model in memory, also if a caller forgets `close`.
         self._finalizer = weakref.finalize(self, queue.close, drain=False)
 
     @property
@@ -105,10 +109,10 @@ class OpenBundle:
 
     def __repr__(self) -> str:
         if self._memory is None:
-            runs = "closed"
+            state = "closed"
         else:
-            runs = self.engine.name
-        return f"{self._files}: {runs}"
+            state = self.engine.name
+        return f"{self._files}: {state}"
 
     def call(self, options: Options, changes: Mapping[str, Any], *, features: bool = False) -> Call:
         """Return the checked call of options and their changes, for text or ids, or for vectors with `features`."""
@@ -122,16 +126,16 @@ class OpenBundle:
         self.scorer.check(call.options)
         return call
 
-    def translations(self, asked: Sequence[Sentence | None], options: Options) -> list[Translation]:
+    def translations(self, inputs: Sequence[Sentence | None], options: Options) -> list[Translation]:
         """Translate sentences in batches, together with other calls. The translation of None is empty."""
-        sentences = [sentence for sentence in asked if sentence is not None]
+        sentences = [sentence for sentence in inputs if sentence is not None]
         results = self._shared.decode(self.engine, [sentence.request for sentence in sentences])
-        made = iter(self._built(sentences, results, options))
-        return [empty(options) if sentence is None else next(made) for sentence in asked]
+        answers = iter(self._build_translations(sentences, results, options))
+        return [empty(options) if sentence is None else next(answers) for sentence in inputs]
 
     def enqueue(
         self,
-        asked: Sentence,
+        sentence: Sentence,
         options: Options,
         on_piece: Callable[[Piece], object] | None,
         seconds: float | None,
@@ -139,13 +143,13 @@ class OpenBundle:
     ) -> Pending:
         """Submit a sentence; see `txport.runtime.search.queue.Queue.submit`."""
         if on_piece is not None:
-            check_streams(asked.request.search)
+            check_streams(sentence.request.search)
             check_pieces(options)
         return self._owners.queue.submit(
-            asked.request,
+            sentence.request,
             seconds=seconds,
             on_token=None if on_piece is None else self.pieces(on_piece),
-            convert=lambda result: self._built([asked], [result], options)[0],
+            convert=lambda result: self._build_translations([sentence], [result], options)[0],
             admitted=admitted,
         )
 
@@ -154,11 +158,15 @@ class OpenBundle:
         text = TextStream(self.tokenizer)
         return lambda token: on_piece(Piece(token.id, text.add(token.id, token.last), token.score))
 
-    def _built(self, sentences: Sequence[Sentence], results: Sequence[Result], options: Options) -> list[Translation]:
-        asked = [sentence for sentence, result in zip(sentences, results, strict=True) for _ in result.hypotheses]
-        translations = translations_of(self.tokenizer, self.manifest.tokens.eos, asked, results)
+    def _build_translations(
+        self, sentences: Sequence[Sentence], results: Sequence[Result], options: Options
+    ) -> list[Translation]:
+        hypothesis_sentences = [
+            sentence for sentence, result in zip(sentences, results, strict=True) for _ in result.hypotheses
+        ]
+        translations = translations_of(self.tokenizer, self.manifest.tokens.eos, hypothesis_sentences, results)
         if options.alignments or options.attention or options.replace_unknowns:
-            translations = self.scorer.align(options, asked, translations)
+            translations = self.scorer.align(options, hypothesis_sentences, translations)
         return best_of(translations, results)
 
     @property

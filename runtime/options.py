@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from txport.runtime.errors import InputError, nearest
 
-Early = bool | Literal["never"]
+EarlyStopping = bool | Literal["never"]
 
 
 def _is_whole(value: Any) -> bool:
@@ -110,9 +110,9 @@ class Options:
         minimum=1,
     )
     length_penalty: float | None = _option(
-        None, "Exponent of the length that beam scores are divided by. [default: 1]", "number", any=True
+        None, "Divide beam scores by the length to this power. [default: 1]", "number", any=True
     )
-    early_stopping: Early | None = _option(
+    early_stopping: EarlyStopping | None = _option(
         None,
         'When beam search stops: "true" after enough finished hypotheses, "false" when a better one is '
         'unlikely, "never" when a better one is impossible. [default: false]',
@@ -155,7 +155,7 @@ class Options:
     alternatives: int = _option(0, "Branch on the N best tokens after the prefix. Requires --json.", "count", minimum=0)
     shortlist: bool = _option(
         False,
-        "Restrict target words to the bundle's shortlist for the source. Requires a bundle with tx-shortlist's list.",
+        "Restrict target words to the bundle's shortlist for the source. Requires a shortlist of tx-shortlist.",
         "flag",
     )
 
@@ -163,11 +163,11 @@ class Options:
         for option in fields(self):
             value = getattr(self, option.name)
             if value is option.default:
-                wrong = None
+                fault = None
             else:
-                wrong = _wrong(value, option.name, **option.metadata)
-            if wrong is not None:
-                raise InputError(f"{option.name} {value!r} is not {wrong}")
+                fault = _fault(value, option.name, **option.metadata)
+            if fault is not None:
+                raise InputError(f"{option.name} {value!r} is not {fault}")
 
     def changed(self, changes: Mapping[str, Any]) -> "Options":
         """Return these options with some fields replaced.
@@ -181,7 +181,7 @@ class Options:
         return replace(self, **changes)
 
 
-def _wrong(value: Any, name: str, kind: str, **bounds: Any) -> str | None:
+def _fault(value: Any, name: str, kind: str, **bounds: Any) -> str | None:
     """Return what the value should be, or None if it is valid."""
     if kind == "count":
         if not _is_whole(value):

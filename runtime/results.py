@@ -51,11 +51,11 @@ def empty(options: Options) -> Translation:
 
 
 def translations_of(
-    tokenizer: "Tokenizer", eos: int, asked: Sequence[Sentence], results: Sequence[Result]
+    tokenizer: "Tokenizer", eos: int, sentences: Sequence[Sentence], results: Sequence[Result]
 ) -> list[Translation]:
-    """Return a translation for each hypothesis of the results. `asked` contains the sentence of each."""
-    made = [hypothesis for result in results for hypothesis in result.hypotheses]
-    return [_translation(tokenizer, eos, *each) for each in zip(asked, made, strict=True)]
+    """Return a translation for each hypothesis of the results. `sentences` contains the sentence of each."""
+    hypotheses = [hypothesis for result in results for hypothesis in result.hypotheses]
+    return [_translation(tokenizer, eos, *each) for each in zip(sentences, hypotheses, strict=True)]
 
 
 def best_of(translations: Sequence[Translation], results: Sequence[Result]) -> list[Translation]:
@@ -65,12 +65,14 @@ def best_of(translations: Sequence[Translation], results: Sequence[Result]) -> l
     return [group[0] if len(group) == 1 else replace(group[0], hypotheses=group) for group in groups]
 
 
-def _translation(tokenizer: "Tokenizer", eos: int, asked: Sentence, made: Hypothesis) -> Translation:
-    visible = asked.visible(made.ids)
-    finished = made.ids[-1] == eos or visible is not made.ids
+def _translation(tokenizer: "Tokenizer", eos: int, sentence: Sentence, hypothesis: Hypothesis) -> Translation:
+    visible = sentence.visible(hypothesis.ids)
+    finished = hypothesis.ids[-1] == eos or visible is not hypothesis.ids
     text = tokenizer.decode(visible)
-    loops = looped(made.ids[:-1] if finished else made.ids)
-    return Translation(text, made.ids, made.scores, asked.truncated, finished, looped=loops, score=made.score)
+    is_looped = looped(hypothesis.ids[:-1] if finished else hypothesis.ids)
+    return Translation(
+        text, hypothesis.ids, hypothesis.scores, sentence.truncated, finished, looped=is_looped, score=hypothesis.score
+    )
 
 
 def looped(ids: Sequence[int]) -> bool:
@@ -80,12 +82,13 @@ def looped(ids: Sequence[int]) -> bool:
         start = count - period
         while start > 0 and ids[start - 1] == ids[start - 1 + period]:
             start -= 1
-        if count - start >= max(3 * period, _LOOP):
+        if count - start >= max(3 * period, _MIN_LOOP_TOKENS):
             return True
     return False
 
 
-_LOOP = 12
+# Ordinary text repeats short phrases, such as "no, no, no". Longer repetitions are a sign of a degenerate search.
+_MIN_LOOP_TOKENS = 12
 
 
 @dataclass(frozen=True)

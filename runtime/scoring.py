@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from txport.runtime.arguments import check_pairs, check_sentence, check_text, listed
+from txport.runtime.arguments import as_list, check_pairs, check_sentence, check_text
 from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.manifest import Manifest, graph_of
 from txport.runtime.bundle.schema import OptionalRole
@@ -74,8 +74,8 @@ class Scorer:
             InputError: there are no ids or too many, or an id is outside the vocabulary.
         """
         model = self._manifest.model
-        most = self._manifest.limits.source
-        return check_sentence(ids, model.source_vocabulary, most, self._manifest.tokens.pad, what)
+        maximum = self._manifest.limits.source
+        return check_sentence(ids, model.source_vocabulary, maximum, self._manifest.tokens.pad, what)
 
     def score(self, call: Call, sources: Iterable[str], targets: Iterable[GivenTarget]) -> list[Score]:
         """Score given translations, to rank them or to filter a corpus.
@@ -90,18 +90,18 @@ class Scorer:
                 vocabulary.
             BundleError: the bundle was exported without the graph for scores.
         """
-        texts = listed(sources)
-        answers = listed(targets)
+        texts = as_list(sources)
+        answers = as_list(targets)
         check_pairs(texts, answers)
-        sentences = [call.needed(text, f"sentence {number}") for number, text in enumerate(texts, 1)]
+        sentences = [call.required_sentence(text, f"sentence {number}") for number, text in enumerate(texts, 1)]
         pairs = enumerate(zip(sentences, answers, strict=True), 1)
         ids = [self._answer(sentence, answer, f"translation {number}") for number, (sentence, answer) in pairs]
         return self._scores([sentence.request.source_ids for sentence in sentences], ids)
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
         """Score complete source ids and target ids, in the form that `Translator.translate_ids` reads and returns."""
-        sentences = listed(sources)
-        answers = listed(targets)
+        sentences = as_list(sources)
+        answers = as_list(targets)
         check_pairs(sentences, answers)
         return self._scores(
             [self.source(source, f"sentence {number}") for number, source in enumerate(sentences, 1)],
@@ -123,15 +123,15 @@ class Scorer:
             InputError: a sentence is empty, or too long and `strict` is set.
             BundleError: the bundle was exported without the graph for embeddings.
         """
-        texts = enumerate(listed(sentences), 1)
-        sources = [call.needed(text, f"sentence {number}").request.source_ids for number, text in texts]
+        texts = enumerate(as_list(sentences), 1)
+        sources = [call.required_sentence(text, f"sentence {number}").request.source_ids for number, text in texts]
         memories = dict(self._teacher("encoder_attention").memories(sources))
-        whole = [memories[index] for index in range(len(sources))]
+        outputs = [memories[index] for index in range(len(sources))]
         if not pooled:
-            return whole
+            return outputs
         empty = np.empty((0, self._manifest.model.d_model), np.float32)
-        if whole:
-            return np.stack([memory.mean(axis=0) for memory in whole])
+        if outputs:
+            return np.stack([memory.mean(axis=0) for memory in outputs])
         return empty
 
     def attention_maps(self, call: Call, sentence: str | Sequence[int], target: GivenTarget | None) -> AttentionMaps:
@@ -148,25 +148,27 @@ class Scorer:
         """
         what = "the sentence"
         if isinstance(sentence, str):
-            asked = call.needed(sentence, what)
+            encoded = call.required_sentence(sentence, what)
         else:
-            asked = call.of_ids(self.source(sentence, what))
-        source = list(asked.request.source_ids)
+            encoded = call.of_ids(self.source(sentence, what))
+        source = list(encoded.request.source_ids)
         if target is None:
-            (result,) = decode_all(self.engine, [asked.request])
+            (result,) = decode_all(self.engine, [encoded.request])
             ids = result.ids
         else:
-            ids = self._answer(asked, target, "the translation")
-        ((_, reading),) = self._teacher("decoder", "encoder_attention").read([source], [ids], cross=True, own=True)
+            ids = self._answer(encoded, target, "the translation")
+        ((_, reading),) = self._teacher("decoder", "encoder_attention").read(
+            [source], [ids], cross=True, self_attention=True
+        )
         ((_, encoder),) = self._teacher("encoder_attention").attentions([source])
-        assert reading.cross is not None and reading.own is not None
+        assert reading.cross is not None and reading.self_attention is not None
         return AttentionMaps(
             source_ids=source,
             target_ids=ids,
             source_labels=self._tokenizer.source_pieces(source),
             target_labels=self._tokenizer.target_pieces(ids),
             encoder=encoder,
-            decoder=reading.own,
+            decoder=reading.self_attention,
             cross=reading.cross,
             scores=reading.log_probabilities.tolist(),
         )
@@ -176,12 +178,12 @@ class Scorer:
     ) -> list[Translation]:
         """Return the translations with the alignments, attention and replaced tokens that the options request."""
         aligned = list(translations)
-        chosen = [i for i, each in enumerate(translations) if self._needs_attention(options, each)]
-        sources = [sentences[i].request.source_ids for i in chosen]
-        readings = self._teacher("decoder").read(sources, [translations[i].ids for i in chosen], cross=True)
+        indices = [i for i, each in enumerate(translations) if self._needs_attention(options, each)]
+        sources = [sentences[i].request.source_ids for i in indices]
+        readings = self._teacher("decoder").read(sources, [translations[i].ids for i in indices], cross=True)
         for number, reading in readings:
             assert reading.cross is not None
-            index = chosen[number]
+            index = indices[number]
             weights = averaged(reading.cross, self._manifest.alignment_heads)
             aligned[index] = self._aligned(options, sentences[index], translations[index], weights)
         return aligned
@@ -197,12 +199,12 @@ class Scorer:
         aligned = {i for i, token in enumerate(translation.ids) if i >= sentence.forced and token not in special}
         source = sentence.request.source_ids
         if isinstance(source, np.ndarray):
-            own = list(range(len(source)))  # vectors contain no special tokens
+            source_positions = list(range(len(source)))  # vectors contain no special tokens
         else:
-            own = [i for i, token in enumerate(source) if token not in special]
+            source_positions = [i for i, token in enumerate(source) if token not in special]
         if sentence.text:
-            own = list(range(sentence.first, sentence.last))
-        pairs = align_tokens(weights, own, aligned)
+            source_positions = list(range(sentence.first, sentence.last))
+        pairs = align_tokens(weights, source_positions, aligned)
         copies: Mapping[int, str] = {}
         if options.replace_unknowns:
             copies = self._copies(options, sentence, translation.ids, pairs)
@@ -242,11 +244,11 @@ class Scorer:
         spans = [(0, 0)] * len(sentence.request.source_ids)
         if sentence.text:
             spans[sentence.first : sentence.last] = sentence.spans
-        target = self._tokenizer.target_spans(translation.ids, copies)
-        made = [stripped(span, translation.text) for span in target]
+        token_spans = self._tokenizer.target_spans(translation.ids, copies)
+        target_spans = [stripped(span, translation.text) for span in token_spans]
         words = words_of(sentence.text), words_of(translation.text)
         times = times_of(pairs, self._manifest.frame_rate)
-        return Alignment(pairs, spans, made, *words, align_words(pairs, spans, made, *words), times)
+        return Alignment(pairs, spans, target_spans, *words, align_words(pairs, spans, target_spans, *words), times)
 
     def _answer(self, sentence: Sentence, answer: GivenTarget, what: str) -> list[int]:
         """Return the ids of a given translation. It must not be longer than the maximum of the bundle."""
@@ -260,12 +262,12 @@ class Scorer:
 
     def _target(self, ids: Iterable[int], what: str) -> list[int]:
         model = self._manifest.model
-        most = self._manifest.limits.target
-        return check_sentence(ids, model.target_vocabulary, most, self._manifest.tokens.pad, what)
+        maximum = self._manifest.limits.target
+        return check_sentence(ids, model.target_vocabulary, maximum, self._manifest.tokens.pad, what)
 
     def _scores(self, sources: Sequence[Source], targets: Sequence[list[int]]) -> list[Score]:
-        found = self._teacher("decoder").read(sources, targets)
-        readings = {index: reading.log_probabilities for index, reading in found}
+        results = self._teacher("decoder").read(sources, targets)
+        readings = {index: reading.log_probabilities for index, reading in results}
         return [Score(list(target), readings[index].tolist()) for index, target in enumerate(targets)]
 
     def _teacher(self, *roles: OptionalRole) -> "TeacherForcing":

@@ -37,13 +37,13 @@ _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 class Lock:
     """An exclusive lock of a file or directory, until `close` or the end of the process.
 
-    If the system cannot lock files, such as Windows and some network file systems, the lock is never `held`.
+    If the system cannot lock files, such as Windows and some network file systems, the lock is never `is_held`.
 
     Args:
         path: the file or directory; links are not followed.
 
     Attributes:
-        held: whether this process holds the lock.
+        is_held: whether this process holds the lock.
         elsewhere: whether another process holds the lock.
 
     Raises:
@@ -51,7 +51,7 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        self.held = self.elsewhere = False
+        self.is_held = self.elsewhere = False
         self._descriptor = -1
         if not POSIX:
             path.lstat()
@@ -66,13 +66,13 @@ class Lock:
                 self.close()
                 raise
         else:
-            self.held = True
+            self.is_held = True
 
     def close(self) -> None:
         """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self.held = False
+        self.is_held = False
         self._descriptor = -1
 
 

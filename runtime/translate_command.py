@@ -64,10 +64,10 @@ of_options = flags(*map(_flag, fields(Options)))
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that differ from their defaults."""
-    chosen = {name: value for name, value in options.items() if value not in (None, ()) and value is not False}
-    if "early_stopping" in chosen:
-        chosen["early_stopping"] = {"true": True, "false": False}.get(chosen["early_stopping"], "never")
-    return chosen
+    set_options = {name: value for name, value in options.items() if value not in (None, ()) and value is not False}
+    if "early_stopping" in set_options:
+        set_options["early_stopping"] = {"true": True, "false": False}.get(set_options["early_stopping"], "never")
+    return set_options
 
 
 # Flags for the arguments of `Translator`: device, engine and batches.
@@ -109,7 +109,7 @@ _LONG = "|".join(option.name for option in fields(Options) if "_" in option.name
 _SHORT = "|".join(option.name for option in fields(Options) if "_" not in option.name)
 # Names of options in messages. A name of a single word is replaced only in these places, since it may be an ordinary
 # word elsewhere.
-_NAMED = re.compile(
+_FIELD_NAMES = re.compile(
     rf"\bthe option (\w+)|\b({_LONG})\b(?![./])"
     rf"|\b({_SHORT})(?= has no effect| excludes | contains | has the id | \S+ is (?:not|too) )"
     rf"|(?:(?<=\bwithout )|(?<=\bexcludes )|(?<=\braise ))({_SHORT})\b"
@@ -122,7 +122,7 @@ def flags_in_messages() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        message = _NAMED.sub(lambda match: "--" + (match[match.lastindex or 0]).replace("_", "-"), str(error))
+        message = _FIELD_NAMES.sub(lambda match: "--" + (match[match.lastindex or 0]).replace("_", "-"), str(error))
         raise type(error)(message) from error
 
 
@@ -184,12 +184,12 @@ def main(
     """
     files = files or [STANDARD_INPUT]
     refuse_unused(document, "with --document", "window")
-    chosen = engine_of(options)
+    engine_options = engine_of(options)
     options = given_options(options)
     needy = (*NEED_JSON, "alignments") if document else NEED_JSON
     _check(files, output, [name for name in needy if name in options and not as_json])
     show_log()
-    translator = Translator(bundle, **chosen)
+    translator = Translator(bundle, **engine_options)
     check_reads_text(bundle, translator.manifest.model.feature_size)
     first = FIRST_LINES if output is None else window
     line_of = as_json_line if as_json else _with_alignment if "alignments" in options else _as_line
@@ -198,8 +198,8 @@ def main(
             with _reader(file) as (descriptor, what):
                 if document:
                     text = whole_text(descriptor, errors, what)
-                    made = translator.translate_document(text, what=what, **options)
-                    write_all(target, as_json_document(made) if as_json else made.text.encode())
+                    translated = translator.translate_document(text, what=what, **options)
+                    write_all(target, as_json_document(translated) if as_json else translated.text.encode())
                     progress.add(text.count("\n"))
                     continue
                 texts = text_windows(windows(descriptor, window, first), errors, what)
@@ -252,19 +252,19 @@ def _descriptor(stream: TextIO | None, name: str) -> int:
 def _is_watched(files: Sequence[str], output: Path | None) -> bool:
     """Return whether standard error is a terminal while input and output are not."""
     if STANDARD_INPUT in files:
-        seen = [0]
+        streams = [0]
     else:
-        seen = []
+        streams = []
     if output is None:
-        seen.append(1)
-    return os.isatty(2) and not any(map(os.isatty, seen))
+        streams.append(1)
+    return os.isatty(2) and not any(map(os.isatty, streams))
 
 
 class _Rate(Line):
     """Progress line: finished lines and lines per second."""
 
-    def __init__(self, shown: bool) -> None:
-        super().__init__(self._rate, shown, refresh=0)
+    def __init__(self, is_shown: bool) -> None:
+        super().__init__(self._rate, is_shown, refresh=0)
         self._lines = 0
         self._start = time.monotonic()
 
@@ -325,8 +325,8 @@ def _as_object(result: Translation) -> str:
     if result.hypotheses:
         parts = [_as_object(each) for each in result.hypotheses]
         members["hypotheses"] = f"[{', '.join(parts)}]"
-    listed = (f'"{name}": {value}' for name, value in members.items())
-    return f"{{{', '.join(listed)}}}"
+    pairs = (f'"{name}": {value}' for name, value in members.items())
+    return f"{{{', '.join(pairs)}}}"
 
 
 def _six_decimals(numbers: Sequence[float]) -> str:

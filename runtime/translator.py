@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from txport.runtime.arguments import check_reads, check_vectors, listed
+from txport.runtime.arguments import as_list, check_reads, check_vectors
 from txport.runtime.calls.requests import Call, Sentence
 from txport.runtime.calls.search_options import check_pieces
 from txport.runtime.documents.document import Document, Draft
@@ -140,6 +140,7 @@ class Translator:
         """
         call = self._bundle.call(options, changes)
 
+        # Options are checked above, in the call. A generator function would check them at the first `next`.
         def results() -> Iterator[list[Translation]]:
             first = 1
             for window in windows:
@@ -199,7 +200,7 @@ class Translator:
         """
         call = self._bundle.call(options, changes)
         draft = Draft(call, text, self.manifest.tokenizer, what)
-        return draft.built(self._bundle.translations(draft.sentences, call.options))
+        return draft.document_of(self._bundle.translations(draft.sentences, call.options))
 
     def translate_ids(
         self, sources: Iterable[Iterable[int]], options: Options = DEFAULTS, **changes: Any
@@ -214,9 +215,11 @@ class Translator:
         """
         call = self._bundle.call(options, changes)
         scorer = self._bundle.scorer
-        whole = [scorer.source(source, f"sentence {number}") for number, source in enumerate(listed(sources), 1)]
-        asked = [call.of_ids(source, number) for number, source in enumerate(whole, 1)]
-        return self._bundle.translations(asked, call.options)
+        checked_sources = [
+            scorer.source(source, f"sentence {number}") for number, source in enumerate(as_list(sources), 1)
+        ]
+        sentences = [call.of_ids(source, number) for number, source in enumerate(checked_sources, 1)]
+        return self._bundle.translations(sentences, call.options)
 
     def translate_features(
         self, arrays: Iterable[Any], options: Options = DEFAULTS, **changes: Any
@@ -233,8 +236,10 @@ class Translator:
             InputError: the bundle reads text, or an array has another shape, too many vectors, or NaN.
         """
         call = self._bundle.call(options, changes, features=True)
-        asked = [self._of_vectors(call, array, f"array {at}", at) for at, array in enumerate(_arrays(arrays), 1)]
-        return self._bundle.translations(asked, call.options)
+        sentences = [
+            self._of_vectors(call, array, f"array {number}", number) for number, array in enumerate(_arrays(arrays), 1)
+        ]
+        return self._bundle.translations(sentences, call.options)
 
     def stream_features(self, array: Any, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
         """Translate one array of vectors and yield each token as soon as it is generated; see `stream`."""
@@ -289,10 +294,10 @@ class Translator:
             ResourceError: the queue is full (`txport.runtime.search.queue.MAX_WAITING`).
         """
         call = self._bundle.call(options, changes)
-        asked = call.sentence(sentence, "the sentence")
-        if asked is None:
+        encoded = call.sentence(sentence, "the sentence")
+        if encoded is None:
             return answered(empty(call.options))
-        return self._bundle.enqueue(asked, call.options, on_piece, seconds)
+        return self._bundle.enqueue(encoded, call.options, on_piece, seconds)
 
     def submit_document(
         self,
@@ -354,33 +359,37 @@ class Translator:
         assert size is not None
         return call.of_ids(check_vectors(array, size, self.engine.limits.source, what), number)
 
-    def _stream(self, call: Call, asked: Sentence | None) -> Iterator[Piece]:
+    def _stream(self, call: Call, sentence: Sentence | None) -> Iterator[Piece]:
         if call.options.alignments or call.options.attention:
             raise InputError("a stream has no alignments and no attention: use translate for these")
         check_streams(call.search)
         check_pieces(call.options)
         engine = self.engine
 
+        # A nested generator, so that errors above are raised by the call and not by the first `next`.
         def pieces() -> Iterator[Piece]:
-            if asked is not None:
-                yield from map(self._bundle.pieces(lambda piece: piece), stream(engine, asked.request))
+            if sentence is not None:
+                yield from map(self._bundle.pieces(lambda piece: piece), stream(engine, sentence.request))
 
         return pieces()
 
     def _translate(self, texts: Iterable[str], call: Call, what: str, first: int) -> list[Translation]:
-        asked = [call.sentence(text, f"{what} {at}", at) for at, text in enumerate(listed(texts), first)]
-        return self._bundle.translations(asked, call.options)
+        sentences = [
+            call.sentence(text, f"{what} {number}", number) for number, text in enumerate(as_list(texts), first)
+        ]
+        return self._bundle.translations(sentences, call.options)
 
 
 def _arrays(arrays: Iterable[Any]) -> list[Any]:
     """Return the arrays as a list; one array of vectors is not a list of arrays."""
+    # To iterate over one array would yield its vectors as if they were arrays.
     if getattr(arrays, "ndim", 3) == 2:
         raise InputError("arrays come as a list: put the one array in a list")
-    return listed(arrays, "arrays")
+    return as_list(arrays, "arrays")
 
 
 def _unknown(name: str) -> str:
     """Return an unknown argument name and a suggestion."""
     if name in (option.name for option in fields(Options)):
         return f"{name!r}, which is an option of translate"
-    return f"{name!r}: {nearest(name, list(signature(Translator).parameters)[:-1])}"
+    return f"{name!r}: {nearest(name, list(signature(Translator).parameters)[:-1])}"  # the last one is `unknown` itself

@@ -235,9 +235,9 @@ def test_there_are_recipes_and_code_to_read() -> None:
 def test_what_the_readme_translates_is_what_the_demo_checks() -> None:
     """`make demo` warns if its model gets one of them wrong."""
     from txport.benchmarks.demo import SENTENCES
-    from txport.benchmarks.demo_summary import SHOWN
+    from txport.benchmarks.demo_summary import MAX_LISTED
 
-    checked = {line.split("\t")[0] for line in SENTENCES.read_text(encoding="utf-8").splitlines()[:SHOWN]}
+    checked = {line.split("\t")[0] for line in SENTENCES.read_text(encoding="utf-8").splitlines()[:MAX_LISTED]}
     code = "".join(blocks("README.md", "bash", "python"))
     examples = set(re.findall(r'"([A-Z][^"]*\.)"', code))
     assert len(examples) == 3 and examples <= checked

@@ -49,11 +49,11 @@ def _multiple(batches: list[Rows], multiple: int) -> list[Rows]:
     batches = list(batches)
     while len(batches) % multiple:
         largest = max(range(len(batches)), key=lambda number: len(batches[number]))
-        whole = batches[largest]
-        if len(whole) > 1:
-            halves = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
+        largest_batch = batches[largest]
+        if len(largest_batch) > 1:
+            halves = [largest_batch[: len(largest_batch) // 2], largest_batch[len(largest_batch) // 2 :]]
         else:
-            halves = [whole, whole]
+            halves = [largest_batch, largest_batch]
         batches[largest : largest + 1] = halves
     return batches
 
@@ -142,15 +142,15 @@ class Loader(DataLoader[TrainingBatch]):
         # batch_size=None, since each item of the sampler is a whole batch.
         super().__init__(examples, sampler=batches, batch_size=None)
         self.batches = batches
-        self._begin()
+        self._start_epoch()
 
-    def _begin(self) -> None:
+    def _start_epoch(self) -> None:
         self._before = self.batches.phases
-        self._left = len(self.batches)
+        self._batches_per_epoch = len(self.batches)
         self._consumed = 0
 
     def __iter__(self) -> Any:
-        self._begin()
+        self._start_epoch()
         for batch in super().__iter__():
             self._consumed += 1
             yield batch
@@ -158,14 +158,14 @@ class Loader(DataLoader[TrainingBatch]):
     def state_dict(self) -> dict[str, Any]:
         """Return the consumed batches of the epoch on each device, with numbers of devices. Called by Lightning."""
         before = sum(consumed for consumed, _ in self._before)
-        whole = before + self._consumed >= self._left
+        is_complete = before + self._consumed >= self._batches_per_epoch
         if self._consumed == 0:
             phases = self._before
         else:
             phases = self.batches.after(self._consumed, self._before)
-        return {"phases": [] if whole else [list(phase) for phase in phases]}
+        return {"phases": [] if is_complete else [list(phase) for phase in phases]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the position in the epoch. Called by Lightning before it takes batches."""
         self.batches.go_on([(int(consumed), int(world)) for consumed, world in state["phases"]])
-        self._begin()  # a run saved before its first batch has this position
+        self._start_epoch()  # a run saved before its first batch has this position

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from txport.models.normalisation import spaced
 from txport.runtime.console.words import plural
-from txport.runtime.corpus.locations import check_remote, is_url, listed
+from txport.runtime.corpus.locations import check_remote, is_url, list_files
 from txport.runtime.corpus.shards import Shards, check_some
 from txport.runtime.errors import InputError, MissingLibrary
 from txport.runtime.libraries import needs
@@ -70,8 +70,8 @@ def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None 
         MissingLibrary: the corpus is a Hugging Face data set, and `datasets` is not installed.
     """
     if isinstance(options, BuiltinOptions | NamesOptions | DigitsOptions):
-        whole = builtin(options)
-        return _normalise_splits(whole.train, whole.validation, whole.test, tokenizer)
+        corpus = builtin(options)
+        return _normalise_splits(corpus.train, corpus.validation, corpus.test, tokenizer)
     train = _read_split(options, data, options.train)
     count = options.held_out or max(1, min(MAX_HELD_OUT, len(train) // 20))
     splits: list[list[Pair]] = []
@@ -101,7 +101,7 @@ def check_files(options: CorpusOptions, data: Path) -> None:
         return
     for name in filter(None, (options.train, options.validation, options.test)):
         if isinstance(options, ShardsOptions):
-            listed([name if is_url(name) else str(data / name)])
+            list_files([name if is_url(name) else str(data / name)])
         elif isinstance(options, FeaturesOptions):
             _existing(data / name)
         elif isinstance(options, TableOptions):
@@ -166,7 +166,7 @@ def _read_split(options: FileOptions, data: Path, name: str) -> Collection[Pair]
             raise InputError("corpus.unique_sources would keep all sources of the shards in memory: leave it out")
         if is_url(name):
             check_remote(name)
-        files = listed([name if is_url(name) else str(data / name)])
+        files = list_files([name if is_url(name) else str(data / name)])
         pairs_of = Shards(files, (options.source_column, options.target_column), options.first)
         check_some(pairs_of, f"the shards {name}")
         return pairs_of
@@ -316,19 +316,19 @@ def _field(row: Any, path: str, name: str) -> str:
     value = row
     for key in path.split("."):
         if not isinstance(value, dict) or key not in value:
-            known = "nothing"
+            available = "nothing"
             if isinstance(value, dict):
-                known = ", ".join(value)
-            raise InputError(f"data set {name} has no field {path!r}; available: {known}")
+                available = ", ".join(value)
+            raise InputError(f"data set {name} has no field {path!r}; available: {available}")
         value = value[key]
     # A line break inside a field must not become a line break in files of sentences.
     return " ".join(str(value).split())
 
 
-def _pairs(rows: Iterator[Pair], what: str) -> list[Pair]:
+def _pairs(rows: Iterator[Pair], description: str) -> list[Pair]:
     pairs = [(source, target) for source, target in rows if source.strip() and target.strip()]
     if not pairs:
-        raise InputError(f"{what} no pair of sentences: at least one line with text on both sides is needed")
+        raise InputError(f"{description} no pair of sentences: at least one line with text on both sides is needed")
     return pairs
 
 
@@ -346,34 +346,34 @@ def hold_out(pairs: Collection[Pair], count: int, salt: str) -> tuple[Collection
     """
     if len(pairs) < 2 * count:
         raise InputError(f"{len(pairs)} pairs are too few to hold out {count}: give separate files or hold out fewer")
-    found: dict[str, list[Pair]] = {source: [] for source in _smallest(pairs, count, salt)}
+    by_source: dict[str, list[Pair]] = {source: [] for source in _smallest(pairs, count, salt)}
     for pair in pairs:
-        if pair[0] in found:
-            found[pair[0]].append(pair)
-    held: list[Pair] = []
+        if pair[0] in by_source:
+            by_source[pair[0]].append(pair)
+    held_out: list[Pair] = []
     sources: set[str] = set()
     removed = 0
-    for source, same in found.items():
-        if len(held) < count:
-            held += same
+    for source, pairs_of_source in by_source.items():
+        if len(held_out) < count:
+            held_out += pairs_of_source
             sources.add(source)
-            removed += len(same)
+            removed += len(pairs_of_source)
     if removed == len(pairs):
         raise InputError(f"{len(pairs)} pairs cannot be split: too many share a source; give separate files")
     if isinstance(pairs, Shards):
-        return pairs.without(frozenset(sources), removed), held[:count]
-    return [pair for pair in pairs if pair[0] not in sources], held[:count]
+        return pairs.without(frozenset(sources), removed), held_out[:count]
+    return [pair for pair in pairs if pair[0] not in sources], held_out[:count]
 
 
 def _smallest(pairs: Collection[Pair], count: int, salt: str) -> list[str]:
     """Return the `count` distinct sources with the smallest hashes, in order. Needs memory only for these."""
-    chosen: dict[str, bytes] = {}
+    digests: dict[str, bytes] = {}
     threshold = b"\xff" * 33  # larger than all digests
     for source, _ in pairs:
         digest = hashlib.sha256(f"{salt}\n{source}".encode()).digest()
-        if digest < threshold and source not in chosen:
-            chosen[source] = digest
-            if len(chosen) >= 2 * count:
-                chosen = dict(heapq.nsmallest(count, chosen.items(), key=lambda item: item[1]))
-                threshold = max(chosen.values())
-    return [source for source, _ in heapq.nsmallest(count, chosen.items(), key=lambda item: item[1])]
+        if digest < threshold and source not in digests:
+            digests[source] = digest
+            if len(digests) >= 2 * count:
+                digests = dict(heapq.nsmallest(count, digests.items(), key=lambda item: item[1]))
+                threshold = max(digests.values())
+    return [source for source, _ in heapq.nsmallest(count, digests.items(), key=lambda item: item[1])]

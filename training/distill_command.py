@@ -75,16 +75,16 @@ class Distill:
         bundle: the teacher.
         open: function that opens it; called for the first row.
         options: options of the translation.
-        allowed: conditions for pairs.
+        limits: conditions for pairs.
     """
 
-    def __init__(self, bundle: Path, open: Callable[[], Translator], options: Options, allowed: Filter) -> None:
+    def __init__(self, bundle: Path, open: Callable[[], Translator], options: Options, limits: Filter) -> None:
         self._open = open
         self._options = options
-        self._allowed = allowed
+        self._limits = limits
         self.kinds = {"source": "text", "target": "text", "score": "number"}
-        shown = {**asdict(allowed), **{name: getattr(options, name) for name in OPTIONS}}
-        self.settings = {**bundle_settings(bundle), **{name: str(value) for name, value in shown.items()}}
+        settings = {**asdict(limits), **{name: getattr(options, name) for name in OPTIONS}}
+        self.settings = {**bundle_settings(bundle), **{name: str(value) for name, value in settings.items()}}
         self.tokens = 0
         self.counts: Counter[str] = Counter()
 
@@ -111,10 +111,10 @@ class Distill:
 
     def _fault(self, text: str, result: Translation) -> str | None:
         if not text or text.isspace():
-            return self._allowed.fault(0, 0, result)
+            return self._limits.fault(0, 0, result)
         languages = self._options.source_language, self._options.target_language
         ids, around = self._translator.tokenizer.encode_source(text, *languages)
-        return self._allowed.fault(len(ids), len(around.target_prefix), result)
+        return self._limits.fault(len(ids), len(around.target_prefix), result)
 
 
 # Fields of `Options` that this command supports.
@@ -165,10 +165,13 @@ def main(
     which a recipe reads as kind = "shards". Memory use does not depend on the size of the text.
     """
     show_log("txport.corpus")
-    chosen = engine_of(options)
+    engine_options = engine_of(options)
     flags = {name: options.pop(name) for name in PART_FLAGS}
     task = Distill(
-        bundle, lambda: Translator(bundle, **chosen), Options(scores=True, **options), Filter(max_ratio, min_score)
+        bundle,
+        lambda: Translator(bundle, **engine_options),
+        Options(scores=True, **options),
+        Filter(max_ratio, min_score),
     )
     refuse_unused(flags["check"], "with --check", "resume")
     check_reads_text(bundle, Manifest.load(bundle).model.feature_size)
@@ -192,7 +195,7 @@ def _write_table(task: Distill, source: Path, output: Path, errors: str) -> None
     click.echo(f"{output}: {_summary(task.counts)}")
 
 
-def _summary(found: "Counter[str]") -> str:
+def _summary(counts: "Counter[str]") -> str:
     """Return numbers of written pairs, and of other pairs by reason."""
-    faults = ", ".join(f"{count:,} {fault}" for fault, count in sorted(found.items()) if fault != KEPT)
-    return f"{found[KEPT]:,} of {found.total():,} sentences kept{f' ({faults})' if faults else ''}"
+    faults = ", ".join(f"{count:,} {fault}" for fault, count in sorted(counts.items()) if fault != KEPT)
+    return f"{counts[KEPT]:,} of {counts.total():,} sentences kept{f' ({faults})' if faults else ''}"

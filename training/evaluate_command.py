@@ -144,8 +144,8 @@ class _Evaluation:
         reports: dict[tuple[Path, str], Report] = {}
         texts: dict[tuple[Path, str], list[str]] = {}
         for model in models:
-            for made, report in self._reports(model):
-                texts[model, report.test_set] = made
+            for translations, report in self._reports(model):
+                texts[model, report.test_set] = translations
                 reports[model, report.test_set] = report
         for each in self.sets if len(models) > 1 else ():
             standings = compare(
@@ -165,11 +165,11 @@ class _Evaluation:
             check_inputs(model, [text for text, _ in each.pairs[: self.lines]], each.name)
         engine, tokenizer = open_model(model, self.device, self.engine, self.threads)
         for each in self.sets:
-            shown = each.pairs[: self.lines]
-            sentences = [text for text, _ in shown]
+            pairs = each.pairs[: self.lines]
+            sentences = [text for text, _ in pairs]
             with Stages(transient=True) as stages:
-                stages.stage("translating", len(shown))
-                made = answers(
+                stages.stage("translating", len(pairs))
+                translations = answers(
                     engine,
                     tokenizer,
                     sentences,
@@ -178,18 +178,18 @@ class _Evaluation:
                     rows=self.batch,
                     watch=stages.advance,
                 )
-            texts = [answer.text for answer in made]
+            texts = [answer.text for answer in translations]
             yield (
                 texts,
                 Report(
                     model=model,
                     test_set=each.name,
-                    scores=score(texts, [text for _, text in shown]),
+                    scores=score(texts, [text for _, text in pairs]),
                     lines=len(each.pairs),
-                    unfinished=sum(not answer.ended for answer in made),
-                    cut=sum(not answer.whole for answer in made),
+                    unfinished=sum(not answer.finished for answer in translations),
+                    truncated=sum(not answer.complete_source for answer in translations),
                     order=self.order,
-                    worst=worst(shown, texts, self.show, self.order),
+                    worst=worst(pairs, texts, self.show, self.order),
                 ),
             )
 
@@ -204,7 +204,7 @@ class Report:
         scores: BLEU, chrF and exact matches.
         lines: number of sentences in the test set.
         unfinished: number of translations that reached the maximum length.
-        cut: number of truncated source sentences.
+        truncated: number of truncated source sentences.
         order: maximum n-gram order of sentence BLEU.
         worst: the worst translations, to print.
         standing: comparison of several models; `first` is the first model.
@@ -215,7 +215,7 @@ class Report:
     scores: "Scores"
     lines: int
     unfinished: int
-    cut: int
+    truncated: int
     order: int = 2
     worst: Sequence["Scored"] = ()
     standing: "Standing | None" = None
@@ -223,21 +223,21 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         names = {"model": str(self.model), "test_set": self.test_set}
-        counts = {"lines": self.lines, "unfinished": self.unfinished, "cut": self.cut}
+        counts = {"lines": self.lines, "unfinished": self.unfinished, "cut": self.truncated}
         if self.worst:
-            shown = {"bleu_order": self.order, "worst": [asdict(each) for each in self.worst]}
+            examples = {"bleu_order": self.order, "worst": [asdict(each) for each in self.worst]}
         else:
-            shown = {}
+            examples = {}
         if self.standing:
             standing = {"bootstrap": asdict(self.standing)}
         else:
             standing = {}
-        return {**names, **self.scores.to_json(), **counts, **standing, **shown}
+        return {**names, **self.scores.to_json(), **counts, **standing, **examples}
 
     def table(self, max_length: int | None) -> str:
         """Return the result as text. Normal values of some figures are left out."""
         scores = self.scores
-        most = max_length or "2 x source tokens + 20"
+        limit = max_length or "2 x source tokens + 20"
         if self.lines > scores.sentences:
             of = f", the first of {self.lines:,}"
         else:
@@ -252,11 +252,11 @@ class Report:
             rows.insert(2, self._compared(self.standing))
         if self.unfinished:
             rows.append(
-                f"unfinished   {plural(self.unfinished, 'sentence')}: no end within {most} tokens (see --max-length)"
+                f"unfinished   {plural(self.unfinished, 'sentence')}: no end within {limit} tokens (see --max-length)"
             )
-        if self.cut:
-            rows.append(f"cut          {plural(self.cut, 'sentence')}: longer than the model reads")
-        return "\n".join([*rows, *(self._shown(each) for each in self.worst)])
+        if self.truncated:
+            rows.append(f"cut          {plural(self.truncated, 'sentence')}: longer than the model reads")
+        return "\n".join([*rows, *(self._example(each) for each in self.worst)])
 
     def _compared(self, standing: "Standing") -> str:
         interval = f"bootstrap    ± {standing.interval:.2f} BLEU (95%)"
@@ -264,7 +264,7 @@ class Report:
             return interval
         return f"{interval}; difference from {self.first}: p = {standing.p_value:.3f}"
 
-    def _shown(self, each: "Scored") -> str:
+    def _example(self, each: "Scored") -> str:
         return (
             f"\nsource       {each.source}\nreference    {each.reference}\ntranslation  {each.translation}\n"
             f"BLEU-{self.order:<7} {each.bleu:.3f}, chrF {each.chrf:.1f}"

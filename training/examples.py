@@ -90,7 +90,7 @@ class Growing:
         folder: directory of a temporary file for the ids, which is removed with the process; None for memory.
     """
 
-    _MOST = 1 << 18  # maximum number of ids in memory if there is a file
+    _MAX_IDS = 1 << 18  # maximum number of ids in memory if there is a file
 
     def __init__(self, folder: Path | None = None) -> None:
         self._file: IO[bytes] | None = None if folder is None else TemporaryFile(dir=folder)
@@ -103,7 +103,7 @@ class Growing:
         self._ids.extend(row)
         self._count += len(row)
         self._starts.append(self._count)
-        if self._file is not None and len(self._ids) >= self._MOST:
+        if self._file is not None and len(self._ids) >= self._MAX_IDS:
             self._write(self._file)
 
     def ragged(self) -> Ragged:

@@ -18,7 +18,7 @@ from txport.runtime.console.words import plural
 from txport.training.corpora import Pair
 from txport.training.guidance.heads import default_heads
 from txport.training.options import TokenizerOptions, TrainingOptions
-from txport.training.recipe import Recipe, chosen, filled
+from txport.training.recipe import Recipe, filled, fitted_value
 from txport.training.scheduled_sampling import time_constant
 from txport.training.speed_estimate import Share, SpeedEstimate
 from txport.training.tokenizers import most_pieces
@@ -80,21 +80,21 @@ def fit(
 ) -> tuple[Recipe, dict[str, Any]]:
     """Return a recipe without unset values, and the chosen values by "section.key". Set the fields of `estimate`."""
     size = Size.of(pairs)
-    given = recipe.training
+    options = recipe.training
     estimate = estimate or SpeedEstimate()
     tokenizer = filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
-    speed = _Speed(given, chosen(tokenizer.vocabulary), size, estimate)
+    speed = _Speed(options, fitted_value(tokenizer.vocabulary), size, estimate)
     model = _fitted_model(recipe.model, size, speed)
-    if given.guided_attention != "none" and not model.get("alignment_heads"):
+    if options.guided_attention != "none" and not model.get("alignment_heads"):
         model["alignment_heads"] = [list(head) for head in default_heads(_config(model).decoder_layers)]
-    batch = given.batch_tokens or _batch(model, size, speed)
+    batch = options.batch_tokens or _batch(model, size, speed)
     steps = speed.steps(_config(model), batch)
-    if given.max_minutes:
+    if options.max_minutes:
         estimate.steps = steps
-    if given.max_minutes and steps < TOO_FEW and steps < (given.max_steps or math.inf):
+    if options.max_minutes and steps < TOO_FEW and steps < (options.max_steps or math.inf):
         _log.warning(
             "training.max_minutes = %g is too short: it allows about %s, and a model needs some %d to learn",
-            given.max_minutes, plural(round(steps), "step"), FEWEST_STEPS,
+            options.max_minutes, plural(round(steps), "step"), FEWEST_STEPS,
         )  # fmt: skip
     if "dropout" not in model and "dropout" not in PRESETS[model["preset"]]:
         model["dropout"] = 0.1
@@ -102,24 +102,24 @@ def fit(
             model["dropout"] = 0.0
     cooldown = 0.5
     warmup_steps = round(min(4_000, max(20, 0.04 * steps)))
-    if given.schedule == "constant":
+    if options.schedule == "constant":
         cooldown = 0.0
         warmup_steps = 1
-    if given.cooldown is not None:
-        cooldown = given.cooldown
-    minutes = given.max_minutes or 10
+    if options.cooldown is not None:
+        cooldown = options.cooldown
+    minutes = options.max_minutes or 10
     rate = 3e-3 * math.sqrt(128 / _config(model).d_model)
-    if given.from_checkpoint is not None:
+    if options.from_checkpoint is not None:
         rate *= FINE_TUNING
     training = filled(
-        given,
-        batch_tokens=max(batch, given.max_length),
+        options,
+        batch_tokens=max(batch, options.max_length),
         learning_rate=float(f"{rate:.2g}"),
         warmup_steps=warmup_steps,
         cooldown=cooldown,
         validation_sentences=round(min(500, max(50, 20 * minutes))),
         keep="last" if cooldown else "best",
-        sampling_steps=_sampling_steps(given, steps),
+        sampling_steps=_sampling_steps(options, steps),
     )
     fitted = replace(recipe, tokenizer=tokenizer, model=model, training=training)
     return fitted, _differences(recipe.to_json(), fitted.to_json())
@@ -152,21 +152,21 @@ def _config(model: dict[str, Any]) -> Config:
     return preset(model["preset"], **{name: value for name, value in model.items() if name != "preset"})
 
 
-def _fitted_model(given: dict[str, Any], size: Size, speed: "_Speed") -> dict[str, Any]:
+def _fitted_model(model_options: dict[str, Any], size: Size, speed: "_Speed") -> dict[str, Any]:
     """Return the largest model that the corpus and the time allow. Pre-norm, since its training is robust."""
     norm = {"norm": "pre"}
-    if "preset" in given and "norm" in PRESETS[given["preset"]]:
-        return dict(given)
-    if "preset" in given:
-        return {**norm, **given}
-    sizes = {"d_model", "heads", "ffn", "encoder_layers", "decoder_layers"} & given.keys()
+    if "preset" in model_options and "norm" in PRESETS[model_options["preset"]]:
+        return dict(model_options)
+    if "preset" in model_options:
+        return {**norm, **model_options}
+    sizes = {"d_model", "heads", "ffn", "encoder_layers", "decoder_layers"} & model_options.keys()
     if sizes:  # the values of the recipe must match the fitted ones
-        return {"preset": "small", **norm, **given}
-    fits = [model for least, model in MODELS if size.characters >= least]
-    for model in reversed(fits):
+        return {"preset": "small", **norm, **model_options}
+    suitable = [model for min_characters, model in MODELS if size.characters >= min_characters]
+    for model in reversed(suitable):
         if speed.steps(_config(model), 1_024) >= FEWEST_STEPS:
             break
-    return {**model, **norm, **given}
+    return {**model, **norm, **model_options}
 
 
 def _batch(model: dict[str, Any], size: Size, speed: "_Speed") -> int:

@@ -42,6 +42,8 @@ def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float, ba
     """
     if banned is None or not smoothing:
         return F.cross_entropy(logits.float(), targets, label_smoothing=smoothing)
-    said = F.log_softmax(logits.float(), dim=-1)
-    spread = said.masked_fill(banned, 0.0).sum(-1) / (~banned).sum()
-    return -((1 - smoothing) * said.gather(1, targets[:, None])[:, 0] + smoothing * spread).mean()
+    log_probabilities = F.log_softmax(logits.float(), dim=-1)
+    mean_log_probability = log_probabilities.masked_fill(banned, 0.0).sum(-1) / (~banned).sum()
+    return -(
+        (1 - smoothing) * log_probabilities.gather(1, targets[:, None])[:, 0] + smoothing * mean_log_probability
+    ).mean()

@@ -9,10 +9,10 @@ from typing import Any, Literal, TypeAlias
 FITTED = "none: chosen to fit the corpus and the time"
 # Limits of values in the metadata of an option: the words for messages, and the test.
 RANGES: dict[str, tuple[str, Callable[[float, float], bool]]] = {
-    "least": ("at least", operator.ge),
+    "minimum": ("at least", operator.ge),
     "above": ("above", operator.gt),
     "below": ("below", operator.lt),
-    "most": ("at most", operator.le),
+    "maximum": ("at most", operator.le),
 }
 
 
@@ -20,13 +20,13 @@ def option(
     default: Any,
     help: str,
     *,
-    least: float | None = None,
+    minimum: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    most: float | None = None,
+    maximum: float | None = None,
 ) -> Any:
     """Return a dataclass field with help text and the range of its value."""
-    metadata = {"help": help, "least": least, "above": above, "below": below, "most": most}
+    metadata = {"help": help, "minimum": minimum, "above": above, "below": below, "maximum": maximum}
     return field(default=default, metadata=metadata)
 
 
@@ -34,42 +34,42 @@ def option(
 class BuiltinOptions:
     """Options of `kind = "builtin"`: generated corpus, see `txport.training.spoken.corpus`."""
 
-    seed: int = option(1, "another seed gives other sentences", least=0)
-    train: int = option(100_000, "training sentences", least=1)
-    validation: int = option(1_000, "validation sentences", least=1)
-    test: int = option(1_000, "test sentences", least=1)
+    seed: int = option(1, "random seed of the sentences", minimum=0)
+    train: int = option(100_000, "training sentences", minimum=1)
+    validation: int = option(1_000, "validation sentences", minimum=1)
+    test: int = option(1_000, "test sentences", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamesOptions:
     """Options of `kind = "names"`: generated sentences with names to copy, see `txport.training.spoken.names`."""
 
-    seed: int = option(1, "another seed gives other sentences of the same names", least=0)
-    train: int = option(4_000, "training sentences", least=1)
-    validation: int = option(200, "validation sentences, with names that do not occur in training", least=1)
-    test: int = option(500, "test sentences, of yet other names", least=1)
+    seed: int = option(1, "random seed of the sentences; the names do not depend on it", minimum=0)
+    train: int = option(4_000, "training sentences", minimum=1)
+    validation: int = option(200, "validation sentences, with names that do not occur in training", minimum=1)
+    test: int = option(500, "test sentences, with names that occur in neither", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DigitsOptions:
     """Options of `kind = "digits"`: generated recordings of spoken digits, see `txport.training.spoken.digits`."""
 
-    seed: int = option(1, "another seed gives other recordings", least=0)
-    train: int = option(2_000, "training recordings", least=1)
-    validation: int = option(100, "validation recordings, of other speakers", least=1)
-    test: int = option(200, "test recordings, of yet other speakers", least=1)
+    seed: int = option(1, "random seed of the recordings", minimum=0)
+    train: int = option(2_000, "training recordings", minimum=1)
+    validation: int = option(100, "validation recordings, by other speakers than in training", minimum=1)
+    test: int = option(200, "test recordings, by speakers who occur in neither", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
     """Options of all corpora that are not generated."""
 
-    validation: str | None = option(None, "as `train`, for validation; none: held out of the training pairs")
-    test: str | None = option(None, "as `train`, for the test; none: held out of the training pairs")
-    unique_sources: bool = option(False, "of pairs with the same source, the first only")
-    first: int | None = option(None, "pairs to take from the beginning of each file or split; none: all", least=1)
+    validation: str | None = option(None, "validation pairs, named as `train`; none: held out of the training pairs")
+    test: str | None = option(None, "test pairs, named as `train`; none: held out of the training pairs")
+    unique_sources: bool = option(False, "keep only the first of pairs with the same source")
+    first: int | None = option(None, "number of pairs to read from each file or split; none: all", minimum=1)
     held_out: int | None = option(
-        None, "pairs to hold out for each split that is none; none: one of twenty, at most 1,000", least=1
+        None, "pairs to hold out for each split that is none; none: one of twenty, at most 1,000", minimum=1
     )
 
 
@@ -81,7 +81,7 @@ class ParallelOptions(Splits):
     source_language: str = option("en", "ending of the source files")
     target_language: str = option("de", "ending of the target files")
     alignments: str | None = option(
-        None, "ending of the file that aligns the words of `train`, for training.guided_attention; none: there is none"
+        None, "ending of the file with word alignments of `train`, for training.guided_attention; none: no file"
     )
 
 
@@ -90,11 +90,11 @@ class TableOptions(Splits):
     """Options of `kind = "table"`: files of tab-separated columns. txport contains small ones, see `RECIPES`."""
 
     train: str = option("train.tsv", "file name")
-    source_column: int = option(1, "column of the source, counted from 1", least=1)
-    target_column: int = option(2, "column of the target, counted from 1", least=1)
-    header: bool = option(False, "skip the first line of each file, the names of the columns")
+    source_column: int = option(1, "column of the source, counted from 1", minimum=1)
+    target_column: int = option(2, "column of the target, counted from 1", minimum=1)
+    header: bool = option(False, "skip the first line of each file, which contains the names of the columns")
     alignment_column: int | None = option(
-        None, "column of `train` that aligns its words, for training.guided_attention; none: there is none", least=1
+        None, "column of `train` with word alignments, for training.guided_attention; none: no column", minimum=1
     )
 
 
@@ -105,7 +105,7 @@ class DatasetsOptions(Splits):
     name: str = option("", "name on the Hub, or a local directory")
     configuration: str | None = option(None, "configuration of the data set, for example de-en")
     train: str = option("train", "name of the training split")
-    source_field: str = option("translation.en", "field of the source, dots lead into it")
+    source_field: str = option("translation.en", "field of the source; a dot separates the names of nested fields")
     target_field: str = option("translation.de", "field of the target")
 
 
@@ -168,18 +168,16 @@ class TokenizerOptions:
     """Section `[tokenizer]`: SentencePiece models."""
 
     vocabulary: int | None = option(
-        None, f"pieces of each model at most, the embedding is padded to a multiple of 8; {FITTED}", least=16
+        None, f"maximum pieces of each model; embeddings are padded to a multiple of 8; {FITTED}", minimum=16
     )
     joint: bool = option(True, "one model for both sides")
     algorithm: Literal["bpe", "unigram", "word", "char"] = option(
-        "bpe", "how pieces are chosen; word: what spaces part, char: single characters"
+        "bpe", "kind of pieces: bpe or unigram subwords, words between spaces (word), or characters (char)"
     )
-    minimum_count: int = option(1, "of algorithm word: rarer words are unknown", least=1)
-    space_punctuation: bool = option(
-        False, "a space before each of , . ! ? and references compared so too; for algorithm word"
-    )
+    minimum_count: int = option(1, "for algorithm word: rarer words are unknown", minimum=1)
+    space_punctuation: bool = option(False, "for algorithm word: add a space before each of , . ! ? also in references")
     lower_case: bool = option(False, "fold case, for tasks whose target has none")
-    byte_fallback: bool = option(False, "spell unseen characters as bytes, for 256 more pieces")
+    byte_fallback: bool = option(False, "spell unseen characters as bytes; adds 256 pieces")
     character_coverage: float = option(
         1.0, "share of characters that get a piece; 0.9995 for Chinese or Japanese", above=0
     )
@@ -189,10 +187,10 @@ class TokenizerOptions:
 class TrainingOptions:
     """Section `[training]`: duration, speed, validation and devices."""
 
-    seed: int = option(1, "for initial weights, order of batches and dropout", least=0)
-    max_steps: int | None = option(None, "optimizer steps; 0 only with from_checkpoint", least=0)
+    seed: int = option(1, "random seed of initial weights, order of batches and dropout", minimum=0)
+    max_steps: int | None = option(None, "optimizer steps; 0 only with from_checkpoint", minimum=0)
     max_epochs: int | None = option(None, "passes over the training pairs", above=0)
-    max_minutes: float | None = option(None, "wall-clock time until the checkpoint is there, test included", above=0)
+    max_minutes: float | None = option(None, "wall-clock time until the checkpoint is written, with the test", above=0)
     from_checkpoint: str | None = option(
         None, "checkpoint to fine-tune (tx-train --from): its weights, model, tokenizer and languages"
     )
@@ -200,58 +198,62 @@ class TrainingOptions:
         (), 'parameters that stay unchanged, for example ["source_embedding", "encoder.*"]'
     )
     batch_tokens: int | None = option(
-        None, f"most tokens of a batch on one device, padding included, on the longer side; {FITTED}", least=8
+        None, f"maximum tokens of a batch on one device, with padding, on the longer side; {FITTED}", minimum=8
     )
-    batch_pairs: int | None = option(None, "most pairs of a batch on one device; none: any number", least=1)
-    accumulate: int = option(1, "batches for one optimizer step", least=1)
-    max_length: int = option(256, "longest source or target in tokens; longer pairs are left out of training", least=8)
-    learning_rate: float | None = option(None, f"its peak, at the end of the warm-up; {FITTED}", above=0)
+    batch_pairs: int | None = option(None, "maximum pairs of a batch on one device; none: any number", minimum=1)
+    accumulate: int = option(1, "batches for one optimizer step", minimum=1)
+    max_length: int = option(256, "longest source or target in tokens; longer pairs are not used", minimum=8)
+    learning_rate: float | None = option(None, f"peak learning rate, at the end of the warm-up; {FITTED}", above=0)
     schedule: Literal["inverse_sqrt", "constant"] = option(
         "inverse_sqrt", "learning rate after the warm-up: decay by the inverse square root of the step, or none"
     )
-    warmup_steps: int | None = option(None, f"steps of linear warm-up; {FITTED}", least=1)
+    warmup_steps: int | None = option(None, f"steps of linear warm-up; {FITTED}", minimum=1)
     cooldown: float | None = option(
         None,
         f"last share of the run over which the learning rate falls to zero, 0 for none; {FITTED}",
-        least=0,
+        minimum=0,
         below=1,
     )
-    label_smoothing: float = option(0.1, "probability mass that is spread over the vocabulary", least=0, below=1)
+    label_smoothing: float = option(0.1, "probability mass that is spread over the vocabulary", minimum=0, below=1)
     scheduled_sampling: Literal["none", "linear", "exponential", "inverse_sigmoid"] = option(
-        "none", "how the decoder comes to read its own tokens instead of the true ones (Bengio et al. 2015)"
+        "none", "schedule by which the decoder reads its predictions instead of true tokens (Bengio et al. 2015)"
     )
-    sampling_start: int = option(0, "steps with true tokens only, before the schedule begins", least=0)
-    sampling_least: float = option(0.5, "least probability of a true token in the schedule", least=0, most=1)
+    sampling_start: int = option(0, "steps with true tokens only, before the schedule begins", minimum=0)
+    sampling_least: float = option(0.5, "minimum probability of a true token in the schedule", minimum=0, maximum=1)
     sampling_steps: float | None = option(
         None,
         "time constant T of the schedule after i steps: 1 - i / T, exp(-i / T) or T / (T + exp(i / T)); " + FITTED,
-        least=1,
+        minimum=1,
     )
     guided_attention: Literal["none", "diagonal", "alignments"] = option(
         "none",
-        "target of the alignment heads: the diagonal, or the corpus' alignments",
+        "target of a loss on the alignment heads: the diagonal, or the alignments of the corpus",
     )
-    guided_weight: float = option(0.1, "of the loss that teaches them, beside cross-entropy; 0 for none", least=0)
-    guided_width: float = option(0.2, "of the diagonal, in parts of a sentence (Tachibana et al. 2017: g)", above=0)
-    clip_norm: float = option(1.0, "largest norm of the gradient", above=0)
-    average: float = option(0.0, "decay of the exponential moving average of the weights; 0 for none", least=0, below=1)
+    guided_weight: float = option(0.1, "weight of this loss, relative to cross-entropy; 0 for none", minimum=0)
+    guided_width: float = option(
+        0.2, "width of the diagonal, as a fraction of the sentence (g of Tachibana et al. 2017)", above=0
+    )
+    clip_norm: float = option(1.0, "maximum norm of the gradient", above=0)
+    average: float = option(0.0, "decay of the moving average of the weights; 0 for none", minimum=0, below=1)
     validate_every: int | None = option(
         None,
-        "steps between validations; none: so that they take a tenth of the time at most",
+        "steps between validations; none: chosen so that they take at most a tenth of the time",
         above=0,
     )
-    validation_sentences: int | None = option(None, f"most sentences to decode at each validation; {FITTED}", least=1)
-    monitor: Literal["bleu", "chrf", "exact", "loss"] = option("bleu", "what decides early stopping and `keep`")
-    patience: int = option(0, "validations without improvement before the run stops; 0 for never", least=0)
+    validation_sentences: int | None = option(
+        None, f"maximum sentences to decode at each validation; {FITTED}", minimum=1
+    )
+    monitor: Literal["bleu", "chrf", "exact", "loss"] = option("bleu", "figure for early stopping and for `keep`")
+    patience: int = option(0, "validations without improvement before the run stops; 0 for never", minimum=0)
     stop_at: float | None = option(None, "value of `monitor` that stops the run when two validations in a row reach it")
     keep: Literal["best", "last", "average"] | None = option(
         None,
-        "which weights become the checkpoint, average being that of the last validations; none: the last of a run that "
-        "cools down, else the best",
+        "weights of the checkpoint: those of the best validation, the last ones, or the average over the last "
+        "validations; none: the last with a cooldown, otherwise the best",
     )
-    average_last: int = option(5, "with keep = average: number of validations whose weights are averaged", least=2)
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = option("32-true", "arithmetic, as Lightning names it")
-    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"] = option("auto", "as Lightning names it")
-    devices: str = option("auto", "how many devices of each node, or which: 2, 0,1 ...")
-    nodes: int = option(1, "machines", least=1)
-    strategy: str = option("auto", "how devices work together: auto, ddp, fsdp ...")
+    average_last: int = option(5, "with keep = average: number of validations whose weights are averaged", minimum=2)
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = option("32-true", "precision, in Lightning's names")
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"] = option("auto", "device, in Lightning's names")
+    devices: str = option("auto", "number of devices of each node (2), or their indices (0,1)")
+    nodes: int = option(1, "machines", minimum=1)
+    strategy: str = option("auto", "distribution over devices, in Lightning's names: auto, ddp, fsdp ...")

@@ -96,12 +96,12 @@ def _keys(kind: type[Any], changes: Mapping[str, Any] = MappingProxyType({}), wi
 def _line(key: str, value: Any, text: str) -> str:
     """Return a TOML line with key, value and meaning."""
     if isinstance(value, str | bool | tuple):
-        written = json.dumps(value)
+        literal = json.dumps(value)
     elif value is None:
-        written = ""
+        literal = ""
     else:
-        written = f"{value:_}"
-    return f"{key + ' = ' + written:32}# {text}"
+        literal = f"{value:_}"
+    return f"{key + ' = ' + literal:32}# {text}"
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -121,9 +121,9 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     try:
         table = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        known = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))
+        recipe_names = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))
         raise InputError(
-            f"recipe {name} cannot be read ({error.strerror}): give a .toml file or one of {known}"
+            f"recipe {name} cannot be read ({error.strerror}): give a .toml file or one of {recipe_names}"
         ) from None
     except ValueError as error:
         raise InputError(f"recipe {file} is not TOML: {error}") from None
@@ -134,33 +134,33 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def from_table(table: Mapping[str, Any], file: str) -> Recipe:
     """Return a recipe from parsed TOML or JSON. `file` is for messages. Raises InputError like `read`."""
-    where = f"recipe {file}"
+    location = f"recipe {file}"
     sections: dict[str, Any] = {"corpus": {}, "tokenizer": {}, "model": {}, "training": {}}
     if unknown := sorted(table.keys() - sections.keys()):
         raise InputError(
-            f"{where} has the unknown section {unknown[0]}: {nearest(unknown[0], sections, 'it may have')}"
+            f"{location} has the unknown section {unknown[0]}: {nearest(unknown[0], sections, 'it may have')}"
         )
     sections |= table
     for name, section in sections.items():
         if not isinstance(section, Mapping):
-            raise InputError(f"{where}: {name} must be a table, [{name}]")
+            raise InputError(f"{location}: {name} must be a table, [{name}]")
     corpus = dict(sections["corpus"])
     kind = corpus.pop("kind", None)
     if kind is None:
-        raise InputError(f"{where}: [corpus] kind is missing: set it to one of {', '.join(CORPORA)}")
+        raise InputError(f"{location}: [corpus] kind is missing: set it to one of {', '.join(CORPORA)}")
     if kind not in list(CORPORA):
-        raise InputError(f"{where}: corpus.kind is {kind!r}: {nearest(str(kind), CORPORA, 'it must be one of')}")
+        raise InputError(f"{location}: corpus.kind is {kind!r}: {nearest(str(kind), CORPORA, 'it must be one of')}")
     recipe = Recipe(
-        corpus=_section(CORPORA[kind], corpus, f"{where}: corpus"),
-        tokenizer=_section(TokenizerOptions, sections["tokenizer"], f"{where}: tokenizer"),
-        model=_model(sections["model"], where),
-        training=_section(TrainingOptions, sections["training"], f"{where}: training"),
+        corpus=_section(CORPORA[kind], corpus, f"{location}: corpus"),
+        tokenizer=_section(TokenizerOptions, sections["tokenizer"], f"{location}: tokenizer"),
+        model=_model(sections["model"], location),
+        training=_section(TrainingOptions, sections["training"], f"{location}: training"),
     )
-    _check_together(recipe, where)
+    _check_together(recipe, location)
     return recipe
 
 
-def chosen(value: T | None) -> T:
+def fitted_value(value: T | None) -> T:
     """Return a value that a recipe may leave unset, after `txport.training.fitting` has set it."""
     assert value is not None, "the recipe was not fitted to its corpus"
     return value
@@ -199,131 +199,137 @@ def _override(table: dict[str, Any], text: str) -> None:
     table.setdefault(section, {})[key] = parsed
 
 
-def _section(kind: type[T], table: Mapping[str, Any], where: str) -> T:
-    options = decode(kind, table, where, InputError, by_hand=True)
+def _section(kind: type[T], table: Mapping[str, Any], location: str) -> T:
+    options = decode(kind, table, location, InputError, by_hand=True)
     for item in dataclasses.fields(kind):  # type: ignore[arg-type]
         value = getattr(options, item.name)
         for name, (words, holds) in RANGES.items():
             bound = item.metadata[name]
             if value is not None and bound is not None and not holds(value, bound):
-                raise InputError(f"{where}.{item.name} is {value}, but must be {words} {bound}")
+                raise InputError(f"{location}.{item.name} is {value}, but must be {words} {bound}")
     return options
 
 
-def _model(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _model(table: Mapping[str, Any], location: str) -> dict[str, Any]:
     """Check `[model]` by creating a config, with arbitrary vocabularies, and return it."""
     model = dict(table)
     for name in ("source_vocabulary", "target_vocabulary"):
         if name in model:
-            raise InputError(f"{where}: model.{name} comes from the tokenizer: set tokenizer.vocabulary")
+            raise InputError(f"{location}: model.{name} comes from the tokenizer: set tokenizer.vocabulary")
     try:
         for name in ("alignment_heads", "copy_heads"):
             decode(Heads, model.get(name, []), f"model config.{name}", InputError)
-        checked = {"name" if key == "preset" else key: value for key, value in model.items()}
-        if not ("name" in checked or {"decoder_layers", "heads"} <= checked.keys()):
+        completed = {"name" if key == "preset" else key: value for key, value in model.items()}
+        if not ("name" in completed or {"decoder_layers", "heads"} <= completed.keys()):
             for name in ("alignment_heads", "copy_heads"):  # depend on a model that is chosen later
-                checked.pop(name, None)
-        preset(**{"name": "small", **checked})
+                completed.pop(name, None)
+        preset(**{"name": "small", **completed})
     except InputError as error:
-        raise InputError(f"{where}, [model]: {error}") from None
+        raise InputError(f"{location}, [model]: {error}") from None
     return model
 
 
-def _check_together(recipe: Recipe, where: str) -> None:
+def _check_together(recipe: Recipe, location: str) -> None:
     """Check combinations of values."""
     for name, other in SIDES:
         side = getattr(recipe.corpus, name, None)
         if side is not None and side == getattr(recipe.corpus, other):
             raise InputError(
-                f"{where}: corpus.{name} and corpus.{other} are both {side!r}: source and target must differ"
+                f"{location}: corpus.{name} and corpus.{other} are both {side!r}: source and target must differ"
             )
     training = recipe.training
     tokenizer = recipe.tokenizer
     if tokenizer.minimum_count > 1 and tokenizer.algorithm != "word":
         raise InputError(
-            f"{where}: tokenizer.minimum_count is for algorithm word, not for {tokenizer.algorithm}: leave it out"
+            f"{location}: tokenizer.minimum_count is for algorithm word, not for {tokenizer.algorithm}: leave it out"
         )
     if training.batch_tokens is not None and training.batch_tokens < training.max_length:
         raise InputError(
-            f"{where}: training.batch_tokens ({training.batch_tokens}) must be at least training.max_length "
+            f"{location}: training.batch_tokens ({training.batch_tokens}) must be at least training.max_length "
             f"({training.max_length}), so that every pair fits a batch"
         )
     if training.max_steps is None and training.max_epochs is None and training.max_minutes is None:
-        raise InputError(f"{where}: nothing ends the run: set training.max_steps, max_epochs or max_minutes")
+        raise InputError(f"{location}: nothing ends the run: set training.max_steps, max_epochs or max_minutes")
     if training.scheduled_sampling == "none" and (training.sampling_start or training.sampling_steps is not None):
         raise InputError(
-            f"{where}: training.sampling_start and sampling_steps need a schedule: set training.scheduled_sampling"
+            f"{location}: training.sampling_start and sampling_steps need a schedule: set training.scheduled_sampling"
         )
-    _check_devices(training, where)
-    _check_guidance(recipe, where)
-    _check_features(recipe, where)
+    _check_devices(training, location)
+    _check_guidance(recipe, location)
+    _check_features(recipe, location)
     if training.strategy.startswith("fsdp") and training.average:
-        raise InputError(f"{where}: training.average needs whole weights on each device: set training.strategy to ddp")
+        raise InputError(
+            f"{location}: training.average needs whole weights on each device: set training.strategy to ddp"
+        )
     if training.keep == "average" and training.average:
         raise InputError(
-            f"{where}: training.keep is average and training.average is a moving one: set one of them, "
+            f"{location}: training.keep is average and training.average is a moving one: set one of them, "
             "training.average = 0 or keep = last"
         )
     if training.from_checkpoint is None and training.freeze:
-        raise InputError(f"{where}: training.freeze would keep random weights: set training.from_checkpoint (--from)")
+        raise InputError(
+            f"{location}: training.freeze would keep random weights: set training.from_checkpoint (--from)"
+        )
     if training.from_checkpoint is None and training.max_steps == 0:
         raise InputError(
-            f"{where}: training.max_steps is 0, but must be above 0 unless training.from_checkpoint is set"
+            f"{location}: training.max_steps is 0, but must be above 0 unless training.from_checkpoint is set"
         )
     model = {**PRESETS.get(recipe.model.get("preset", ""), {}), **recipe.model}
     if not recipe.tokenizer.joint and model.get("share_embeddings", True):
-        raise InputError(f"{where}: separate tokenizers need model.share_embeddings = false")
+        raise InputError(f"{location}: separate tokenizers need model.share_embeddings = false")
     if not recipe.tokenizer.joint and model.get("copy_heads"):
         raise InputError(
-            f"{where}: model.copy_heads copy ids of the source, which are words of the target only with one tokenizer: "
-            "set tokenizer.joint = true, or leave them out"
+            f"{location}: model.copy_heads copy ids of the source, which are words of the target only with one "
+            "tokenizer: set tokenizer.joint = true, or leave them out"
         )
 
 
-def _check_features(recipe: Recipe, where: str) -> None:
+def _check_features(recipe: Recipe, location: str) -> None:
     """Refuse a model of text for a corpus of feature vectors, and the reverse."""
     vectors = isinstance(recipe.corpus, DigitsOptions | FeaturesOptions)
     source = recipe.model.get("source", "ids")
     if recipe.training.from_checkpoint is None and vectors != (source == "features"):
-        kind, needed = {True: ("feature vectors", "features"), False: ("text", "ids")}[vectors]
-        raise InputError(f"{where}: model.source is {source}, but the corpus has {kind}: set it to {needed}")
+        kind, required = {True: ("feature vectors", "features"), False: ("text", "ids")}[vectors]
+        raise InputError(f"{location}: model.source is {source}, but the corpus has {kind}: set it to {required}")
     if vectors and recipe.training.guided_attention == "alignments":
-        raise InputError(f"{where}: training.guided_attention by alignments needs text: leave it out")
+        raise InputError(f"{location}: training.guided_attention by alignments needs text: leave it out")
 
 
-def _check_devices(training: TrainingOptions, where: str) -> None:
+def _check_devices(training: TrainingOptions, location: str) -> None:
     """Check devices without PyTorch. Whether they exist is checked later."""
     if training.strategy.partition("_")[0] not in [name.partition("_")[0] for name in STRATEGIES]:
-        known = nearest(training.strategy, STRATEGIES, "it must be one of")
-        raise InputError(f"{where}: training.strategy is {training.strategy!r}: {known}")
+        advice = nearest(training.strategy, STRATEGIES, "it must be one of")
+        raise InputError(f"{location}: training.strategy is {training.strategy!r}: {advice}")
     if not re.fullmatch(r"auto|-1|[1-9]\d*|\d+(,\d+)*,?", training.devices) or training.devices == "0":
-        raise InputError(f"{where}: training.devices is {training.devices!r}: give a number (2), indices (0,1) or auto")
+        raise InputError(
+            f"{location}: training.devices is {training.devices!r}: give a number (2), indices (0,1) or auto"
+        )
 
 
-def _check_guidance(recipe: Recipe, where: str) -> None:
+def _check_guidance(recipe: Recipe, location: str) -> None:
     """Check that alignments in the corpus and options that use them fit together."""
     corpus = recipe.corpus
-    wanted = recipe.training.guided_attention == "alignments"
+    needs_alignments = recipe.training.guided_attention == "alignments"
     name = {ParallelOptions: "alignments", TableOptions: "alignment_column"}.get(type(corpus))
     given = name is not None and getattr(corpus, name) is not None
-    if wanted and name is None:
+    if needs_alignments and name is None:
         raise InputError(
-            f"{where}: training.guided_attention is alignments, which only a corpus of kind parallel or table can "
+            f"{location}: training.guided_attention is alignments, which only a corpus of kind parallel or table can "
             "have: set it to diagonal, or take the corpus from files"
         )
-    if wanted and not given:
+    if needs_alignments and not given:
         raise InputError(
-            f"{where}: training.guided_attention is alignments, but the corpus names none: set corpus.{name}"
+            f"{location}: training.guided_attention is alignments, but the corpus names none: set corpus.{name}"
         )
-    if given and not wanted:
+    if given and not needs_alignments:
         raise InputError(
-            f"{where}: corpus.{name} is not read with training.guided_attention {recipe.training.guided_attention}: "
+            f"{location}: corpus.{name} is not read with training.guided_attention {recipe.training.guided_attention}: "
             "set that to alignments, or leave it out"
         )
     if given and recipe.tokenizer.space_punctuation:
         raise InputError(
-            f"{where}: tokenizer.space_punctuation makes words of punctuation, which corpus.{name} does not support: "
-            "align spaced text, and leave it out"
+            f"{location}: tokenizer.space_punctuation makes words of punctuation, which corpus.{name} does not "
+            "support: align spaced text, and leave it out"
         )
 
 

@@ -56,10 +56,10 @@ def time_constant(kind: Kind, half: float) -> float:
         return max(1.0, half / math.log(2))
     # Inverse sigmoid: solve T log T = half by Newton's method, starting above the solution, where the function is
     # convex.
-    found = max(math.e, half)
+    constant = max(math.e, half)
     for _ in range(50):
-        found = (found + half) / (math.log(found) + 1)
-    return max(1.0, found)
+        constant = (constant + half) / (math.log(constant) + 1)
+    return max(1.0, constant)
 
 
 def mixed_inputs(
@@ -90,13 +90,13 @@ def mixed_inputs(
     """
     if true_token >= 1 or target_ids.shape[1] < 2:
         return target_ids
-    said = _said(model, target_ids[:, :-1], memory, source_lengths, source_ids)
+    predicted = _predict(model, target_ids[:, :-1], memory, source_lengths, source_ids)
     # Random numbers from the CPU, since generators of other devices give other numbers.
-    draw = torch.rand(said.shape, generator=torch.Generator().manual_seed(seed)).to(said.device)
-    return torch.cat([target_ids[:, :1], torch.where(draw < true_token, target_ids[:, 1:], said)], dim=1)
+    draw = torch.rand(predicted.shape, generator=torch.Generator().manual_seed(seed)).to(predicted.device)
+    return torch.cat([target_ids[:, :1], torch.where(draw < true_token, target_ids[:, 1:], predicted)], dim=1)
 
 
-def _said(
+def _predict(
     model: Transformer, target_ids: Tensor, memory: Tensor, source_lengths: Tensor, source_ids: Tensor | None
 ) -> Tensor:
     """Return the most likely token after each of `target_ids` `[b, t]`: int64 `[b, t]`."""

@@ -18,7 +18,7 @@ from txport.runtime.text.lines import MAX_LINE_BYTES
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.training.corpora import Pair
 from txport.training.options import TokenizerOptions
-from txport.training.recipe import chosen
+from txport.training.recipe import fitted_value
 
 # Special ids of all trained models and their bundles.
 PAD = 0
@@ -118,7 +118,7 @@ def _normalisation(options: TokenizerOptions) -> Iterator[dict[str, str]]:
 
 def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> bytes:
     model = io.BytesIO()
-    vocabulary = chosen(options.vocabulary)
+    vocabulary = fitted_value(options.vocabulary)
     if options.algorithm == "word":  # SentencePiece has no minimum count, but uses the most frequent words
         vocabulary = min(vocabulary, _pieces(sentences, options))
     try:

@@ -55,7 +55,7 @@ class TorchEngine:
         """Encode padded ids or vectors: keys and values `[batch, heads, source, head_dim]`, lengths, ids or vectors."""
         ids = torch.from_numpy(input_ids).to(self.device)
         lengths = torch.from_numpy(source_lengths).to(self.device)
-        with _exactly(self.model):
+        with _evaluation_mode(self.model):
             return self.model.cross_key_values(self.model.encode(ids, lengths)), lengths, ids
 
     def first_target(self, source: int) -> int:
@@ -101,19 +101,19 @@ class TorchState(DecoderState):
         self, rows: Sequence[int], memory: Memory, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
         cross, lengths, ids = cast(tuple[list[KeyValue], Tensor, Tensor], memory)
-        at = list(rows)
-        of = list(memory_rows)
+        row_list = list(rows)
+        memory_row_list = list(memory_rows)
         width = min(self.source, cross[0][0].shape[2])
         for stored, new in zip(self._cross, cross, strict=True):
             for mine, theirs in zip(stored, new, strict=True):
-                mine[at, :, :width] = theirs[of, :, :width]
+                mine[row_list, :, :width] = theirs[memory_row_list, :, :width]
         if ids.dim() == 2:
-            self._source_ids[at, :width] = ids[of, :width]
-        self._lengths[at] = lengths[of]
-        self._token_ids[at] = self._tokens.bos
-        self._positions[at] = 0
-        self._finished[at] = False
-        self._limits[at] = torch.tensor(list(target_limits), device=self._limits.device)
+            self._source_ids[row_list, :width] = ids[memory_row_list, :width]
+        self._lengths[row_list] = lengths[memory_row_list]
+        self._token_ids[row_list] = self._tokens.bos
+        self._positions[row_list] = 0
+        self._finished[row_list] = False
+        self._limits[row_list] = torch.tensor(list(target_limits), device=self._limits.device)
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
@@ -122,17 +122,17 @@ class TorchState(DecoderState):
     def _step(self) -> None:
         """Compute a step like the exported decoder_step: finished rows generate padding and do not advance."""
         model = self._engine.model
-        with _exactly(model):
+        with _evaluation_mode(model):
             logits = model.decode_step(
                 self._token_ids, self._positions, self._cross, self._lengths, self._caches, self._source_ids
             )
-        chosen = logits.argmax(dim=-1).masked_fill(self._finished, self._tokens.pad)
+        next_ids = logits.argmax(dim=-1).masked_fill(self._finished, self._tokens.pad)
         at_end = self._positions + 1 >= self._limits
-        self._finished = self._finished | (chosen == self._tokens.eos) | at_end
+        self._finished = self._finished | (next_ids == self._tokens.eos) | at_end
         self._positions = self._positions + (~self._finished).long()
-        self._token_ids = chosen
+        self._token_ids = next_ids
         self._logits = logits
-        self._unread.append(chosen)
+        self._unread.append(next_ids)
 
     def read(self) -> StepOutput:
         steps = self._unread
@@ -155,28 +155,28 @@ class TorchState(DecoderState):
         return of_rows(self._logits.float().cpu().numpy(), rows)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        keep = list(rows)
+        row_list = list(rows)
         for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths", "_source_ids"):
-            setattr(self, name, getattr(self, name)[keep])
-        self._cross = [(key[keep], value[keep]) for key, value in self._cross]
-        self._caches = [(key[keep], value[keep]) for key, value in self._caches]
+            setattr(self, name, getattr(self, name)[row_list])
+        self._cross = [(key[row_list], value[row_list]) for key, value in self._cross]
+        self._caches = [(key[row_list], value[row_list]) for key, value in self._caches]
 
     def resized(self, rows: Sequence[int], target: int) -> "TorchState":
         """Return a state with these rows. Indexing by a list copies, so copies of a repeated row are independent."""
-        other = TorchState(self._engine, len(rows), self.source, target)
-        keep = list(rows)
+        resized = TorchState(self._engine, len(rows), self.source, target)
+        row_list = list(rows)
         for name in ("_token_ids", "_positions", "_finished", "_limits", "_lengths", "_source_ids"):
-            setattr(other, name, getattr(self, name)[keep])
-        other._cross = [(key[keep], value[keep]) for key, value in self._cross]
+            setattr(resized, name, getattr(self, name)[row_list])
+        resized._cross = [(key[row_list], value[row_list]) for key, value in self._cross]
         width = min(self.target, target)
-        for new, old in zip(other._caches, self._caches, strict=True):
+        for new, old in zip(resized._caches, self._caches, strict=True):
             for theirs, mine in zip(new, old, strict=True):
-                theirs[:, :, :width] = mine[keep, :, :width]
-        return other
+                theirs[:, :, :width] = mine[row_list, :, :width]
+        return resized
 
 
 @contextmanager
-def _exactly(model: Transformer) -> Iterator[None]:
+def _evaluation_mode(model: Transformer) -> Iterator[None]:
     """Disable dropout, gradients and autocast. Restore the model's mode afterwards."""
     training = model.training
     model.eval()

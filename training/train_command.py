@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 SECTIONS = {"preset": "model", "vocabulary": "tokenizer", "source_language": "corpus", "target_language": "corpus"}
 
 
-def _recipe_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _recipe_help(context: click.Context, _: click.Parameter, is_requested: bool) -> None:
+    if is_requested:
         from txport.training.recipe import starter
 
         click.echo(starter(), nl=False)
@@ -95,8 +95,8 @@ def main(
         # These errors are reported before PyTorch is imported.
         _refuse_unused(loaded, data)
         if resume:
-            stated = {override.partition("=")[0].strip().rpartition(".")[2] for override in (*overrides, *values)}
-            loaded = directory.check_resume(loaded, stated)
+            changed = {override.partition("=")[0].strip().rpartition(".")[2] for override in (*overrides, *values)}
+            loaded = directory.check_resume(loaded, changed)
             directory.resume(loaded, write=False)
         elif not os.environ.get("LOCAL_RANK", "0").strip("0"):
             directory.check(force)

@@ -11,7 +11,7 @@ from txport.benchmarks.contestants.backend import DEFAULT, Backend, Setting, Tas
 CPP_FORMAT = "txport-bench"
 CPP_FORMAT_VERSION = 1
 CPP_NAME = "txport, C++"
-STARTS = 5
+STARTS = 5  # the page cache makes later starts faster, so one start is not representative
 
 
 class CppBackend(Backend):

@@ -35,8 +35,9 @@ def unsupported(model: Transformer) -> str | None:
     """Return the reason why no class of Hugging Face computes exactly this model, or None."""
     config = model.config
     needs = {
-        f"sinusoidal positions, and this model's are {config.positions}": _order(model) is not None,
-        "sides alike": (config.head_dim, config.decoder_heads, config.decoder_ffn) == (None, None, None),
+        f"sinusoidal positions instead of {config.positions} ones": _order(model) is not None,
+        "the same sizes on both sides": (config.head_dim, config.decoder_heads, config.decoder_ffn)
+        == (None, None, None),
         "plain feed-forward layers with biases": config.feed_forward == "plain" and config.feed_forward_bias,
         "LayerNorm": config.norm_kind == "layer",
         "LayerNorm before or after each sublayer only": config.norm in ("pre", "post"),
@@ -45,10 +46,10 @@ def unsupported(model: Transformer) -> str | None:
         "one embedding for both sides and the projection": config.share_embeddings and config.tie_projection,
         "a LayerNorm epsilon of 1e-5": config.layer_norm_epsilon == 1e-5,
     }
-    missing = [what for what, holds in needs.items() if not holds]
+    missing = [requirement for requirement, holds in needs.items() if not holds]
     if not missing:
         return None
-    return f"neither Marian nor Pegasus can be this model: they have {missing[0]}"
+    return f"Hugging Face has no class for this model: Marian and Pegasus have {missing[0]}"
 
 
 def hugging_face_model(model: Transformer) -> Any:
@@ -92,8 +93,8 @@ def _order(model: Transformer) -> Tensor | None:
     # An imported Marian model already has tables in this order.
     theirs = concatenated_sinusoids(config.max_positions, config.d_model)
     tables = [side.positions for side in (model.source_embedding, model.target_embedding) if side is not None]
-    same = all(table is not None and torch.allclose(table, theirs, atol=1e-6) for table in tables)
-    if same:
+    is_concatenated = all(table is not None and torch.allclose(table, theirs, atol=1e-6) for table in tables)
+    if is_concatenated:
         return torch.arange(config.d_model)
     return None
 

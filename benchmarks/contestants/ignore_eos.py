@@ -54,17 +54,17 @@ def fused_without_eos(bundle: Path, threads: int, task: Task) -> Engine:
     """
     manifest = Manifest.load(bundle)
     requests = [Request(source, task.target, search=search_of(task)) for source in task.sources]
-    made: set[int] = {manifest.tokens.eos}
+    generated_ids: set[int] = {manifest.tokens.eos}
     for _ in range(_TRIES):
         ids = range(min(manifest.model.source_vocabulary, manifest.model.target_vocabulary))
-        stand_in = next((token for token in ids if token not in made), manifest.tokens.eos)
+        stand_in = next((token for token in ids if token not in generated_ids), manifest.tokens.eos)
         engine = NativeEngine(bundle, replace(manifest, tokens=replace(manifest.tokens, eos=stand_in)), threads)
         # Only final hypotheses are checked. A hypothesis that was dropped earlier may contain the id without an effect
         # on the time.
-        answers = [made.ids for result in decode_all(engine, requests) for made in result.hypotheses]
+        answers = [generated_ids.ids for result in decode_all(engine, requests) for generated_ids in result.hypotheses]
         if all(stand_in not in ids for ids in answers):
             return engine
-        made.update(*answers)
+        generated_ids.update(*answers)
         del engine  # free its memory before the next one is opened
     raise ValueError(f"no id was found in {_TRIES} tries that ends no answer")
 

@@ -32,8 +32,8 @@ def mel_filters():
 def log_mel(samples):
     """Return frames [frames, 40], computed as in training by txport.training.spoken.speech.log_mel."""
     count = max(1, -(-len(samples) // HOP))
-    whole = np.pad(samples, (0, count * HOP + WINDOW - len(samples)))
-    frames = np.stack([whole[start : start + WINDOW] for start in range(0, count * HOP, HOP)])
+    padded = np.pad(samples, (0, count * HOP + WINDOW - len(samples)))
+    frames = np.stack([padded[start : start + WINDOW] for start in range(0, count * HOP, HOP)])
     power = np.abs(np.fft.rfft(frames * np.hanning(WINDOW))) ** 2
     return (np.log10(np.maximum(power @ mel_filters(), 1e-4)) + 1) / 3
 

@@ -23,8 +23,9 @@ from txport.runtime.bundle.strict_json import decode, encode, parse
 from txport.runtime.errors import EngineError
 from txport.runtime.system import cores
 
+# From an array that fits into a level-2 cache to one that no cache holds.
 SIZES = (1 << 20, 8 << 20, 64 << 20, 256 << 20, 1 << 30)
-SIDE = 2048
+SIDE = 2048  # large enough that the product is limited by arithmetic, not by memory
 SECONDS = 0.3
 
 
@@ -42,6 +43,7 @@ def probe(device: str, threads: int, memory_bytes: int) -> Probed:
     Raises:
         EngineError: the probe failed.
     """
+    # The array, its copy and the rest of the system must fit: swapping would measure the disk.
     sizes = [str(size) for size in SIZES if 4 * size < memory_bytes]
     variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = {**os.environ, **dict.fromkeys(variables, str(threads))}
@@ -55,7 +57,7 @@ def probe(device: str, threads: int, memory_bytes: int) -> Probed:
 
 def fastest(call: Callable[[], object]) -> float:
     """Return the seconds of the fastest call within about `SECONDS`, after an untimed call."""
-    call()
+    call()  # allocates memory and starts threads
     best = float("inf")
     end = time.perf_counter() + SECONDS
     while time.perf_counter() < end:
@@ -90,7 +92,7 @@ def _bandwidth(size: int, threads: int) -> float:
     parts = [slice(*edges[index : index + 2]) for index in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
         copied = fastest(lambda: list(pool.map(lambda part: np.copyto(copy[part], matrix[part]), parts)))
-    return max(product, 2 * matrix.nbytes / copied)
+    return max(product, 2 * matrix.nbytes / copied)  # a copy reads and writes each byte
 
 
 def _onnxruntime(kind: str, threads: int) -> float:
@@ -99,17 +101,17 @@ def _onnxruntime(kind: str, threads: int) -> float:
     from onnx import helper, numpy_helper
 
     operator = "MatMulInteger"
-    left, right, product = map(np.dtype, ("uint8", "int8", "int32"))
+    left_type, right_type, product = map(np.dtype, ("uint8", "int8", "int32"))
     if kind == "float32":
         operator = "MatMul"
-        left = right = product = np.dtype("float32")
-    a = np.ones((SIDE, SIDE), left)
+        left_type = right_type = product = np.dtype("float32")
+    a = np.ones((SIDE, SIDE), left_type)
     graph = helper.make_graph(
         [helper.make_node(operator, ["a", "b"], ["c"])],
         "product",
-        [helper.make_tensor_value_info("a", helper.np_dtype_to_tensor_dtype(left), a.shape)],
+        [helper.make_tensor_value_info("a", helper.np_dtype_to_tensor_dtype(left_type), a.shape)],
         [helper.make_tensor_value_info("c", helper.np_dtype_to_tensor_dtype(product), a.shape)],
-        [numpy_helper.from_array(np.ones(a.shape, right), "b")],
+        [numpy_helper.from_array(np.ones(a.shape, right_type), "b")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = onnxruntime.SessionOptions()
@@ -132,7 +134,7 @@ def on_gpu(sizes: list[int]) -> Probed:
 
     def seconds(call: Callable[[], object]) -> float:
         def run() -> None:
-            for _ in range(10):
+            for _ in range(10):  # so that waiting for the GPU is a small part of the time
                 call()
             torch.cuda.synchronize()
 

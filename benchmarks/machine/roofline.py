@@ -69,8 +69,9 @@ def encoder_cost(shape: Shape, rows: int, source: float, width: int) -> Cost:
 
 def step_cost(shape: Shape, rows: int, source: float, tokens: float, width: int, cache_width: int) -> Cost:
     """Return the cost of a decoder step of `rows` rows with `tokens` tokens. Widths are bytes per element."""
-    seen = rows * (source + tokens + 1) * shape.d_model * shape.decoder_layers
-    return Cost(shape.step_weights * width + 2 * seen * cache_width, 2 * shape.step_weights * rows + 4 * seen)
+    attended = rows * (source + tokens + 1) * shape.d_model * shape.decoder_layers
+    # Keys and values are each read once, and each multiplied and added once.
+    return Cost(shape.step_weights * width + 2 * attended * cache_width, 2 * shape.step_weights * rows + 4 * attended)
 
 
 def roofline(
@@ -102,6 +103,7 @@ def roofline(
     parts = ((encoder, 1), (step, steps))
     by_bytes = [count * cost.bytes / _bandwidth(machine, cost.bytes) for cost, count in parts]
     by_operations = [count * cost.operations / peak for cost, count in parts]
+    # The maximum for each part, since the encoder may be limited by arithmetic and the steps by bandwidth.
     bound_ms = 1e3 * sum(map(max, by_bytes, by_operations))
     return Roofline(
         bytes=encoder.bytes + steps * step.bytes,

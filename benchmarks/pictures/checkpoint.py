@@ -32,29 +32,29 @@ def checkpoint_maps(
     config = checkpoint.config
     tokenizer = open_tokenizer(directory, checkpoint.tokenizer, config.vocabularies)
     engine = TorchEngine(model)
-    asked = Call.of(tokenizer, engine.limits, options.changed({"strict": True})).needed(text, "the text")
-    source = list(asked.request.source_ids)
+    sentence = Call.of(tokenizer, engine.limits, options.changed({"strict": True})).required_sentence(text, "the text")
+    source = list(sentence.request.source_ids)
     if target is None:
-        (result,) = decode_all(engine, [asked.request])
-        made = result.ids
+        (result,) = decode_all(engine, [sentence.request])
+        target_ids = result.ids
     else:
-        made = [*asked.request.prefix[: asked.forced], *tokenizer.encode_prefix(target), config.eos_id]
-        if len(made) > config.max_positions:
+        target_ids = [*sentence.request.prefix[: sentence.forced], *tokenizer.encode_prefix(target), config.eos_id]
+        if len(target_ids) > config.max_positions:
             raise InputError(
-                f"the translation has {len(made)} tokens, more than the {config.max_positions} that this model "
+                f"the translation has {len(target_ids)} tokens, more than the {config.max_positions} that this model "
                 "supports: shorten it"
             )
-    lengths = torch.tensor([len(source)]), torch.tensor([len(made)])
+    lengths = torch.tensor([len(source)]), torch.tensor([len(target_ids)])
     with torch.no_grad():
-        found = attention_maps(model, torch.tensor([source]), lengths[0], torch.tensor([made]), lengths[1])
+        attention = attention_maps(model, torch.tensor([source]), lengths[0], torch.tensor([target_ids]), lengths[1])
     maps = AttentionMaps(
         source_ids=source,
-        target_ids=made,
+        target_ids=target_ids,
         source_labels=tokenizer.source_pieces(source),
-        target_labels=tokenizer.target_pieces(made),
-        encoder=found.encoder[:, 0].numpy(),
-        decoder=found.decoder[:, 0].numpy(),
-        cross=found.cross[:, 0].numpy(),
-        scores=found.log_probabilities[0].tolist(),
+        target_labels=tokenizer.target_pieces(target_ids),
+        encoder=attention.encoder[:, 0].numpy(),
+        decoder=attention.decoder[:, 0].numpy(),
+        cross=attention.cross[:, 0].numpy(),
+        scores=attention.log_probabilities[0].tolist(),
     )
     return maps, tokenizer, config.bos_id

@@ -8,11 +8,11 @@ from txport.benchmarks.pictures.maps import TITLES, Map
 COLOUR = "#08306b"
 SMALL = 12.0  # side of a cell in a picture of several maps
 LARGE = 24.0  # side of a cell in a single map of few tokens
-FEW = 40
+MAX_LABELLED = 40
 GAP = 16.0
 LABEL = 9.0
 # Minimum weight that is drawn. Smaller ones would be printed as 0, and 0 is white.
-LEAST = 0.00005
+MIN_WEIGHT = 0.00005
 
 
 def draw_heatmaps(maps: Sequence[Map], layers: Sequence[int], heads: Sequence[int]) -> Canvas:
@@ -59,7 +59,7 @@ def _legend(canvas: Canvas) -> None:
 
 
 def _grid(canvas: Canvas, each: Map, layers: Sequence[int], heads: Sequence[int]) -> None:
-    single = len(layers) * len(heads) == 1 and max(len(each.queries), len(each.keys)) <= FEW
+    single = len(layers) * len(heads) == 1 and max(len(each.queries), len(each.keys)) <= MAX_LABELLED
     if single:
         side = LARGE
     else:
@@ -88,7 +88,7 @@ def _panel(canvas: Canvas, each: Map, layer: int, head: int, x: float, y: float,
     for i, query in enumerate(each.queries):
         for j, key in enumerate(each.keys):
             weight = float(each.weights[layer, head, i, j])
-            if weight >= LEAST:
+            if weight >= MIN_WEIGHT:
                 title = weight_title(query, key, weight)
                 canvas.add(Rectangle(x + j * side, y + i * side, side, side, COLOUR, min(weight, 1.0), title))
     canvas.add(_frame(x, y, side * len(each.keys), side * len(each.queries)))

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 KINDS = ("encoder", "decoder", "cross")
 TITLES = {
-    "encoder": "Encoder self-attention: each source token to all of them",
-    "decoder": "Decoder self-attention: the step that makes each token, to the tokens before it",
-    "cross": "Cross-attention: the step that makes each token, to the source",
+    "encoder": "Encoder self-attention: from each source token to all source tokens",
+    "decoder": "Decoder self-attention: from the step that generates each token to the tokens before it",
+    "cross": "Cross-attention: from the step that generates each token to the source",
 }
 
 
@@ -50,10 +50,10 @@ class Map:
 
         A word is any part of the text without a letter or digit directly before or after it.
         """
-        found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self.text)
-        if word and found is not None:
-            begin, end = found.span()
-            return [i for i, (first, after) in enumerate(self.spans) if first < end and begin < after]
+        match = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self.text)
+        if word and match is not None:
+            start, end = match.span()
+            return [i for i, (first, after) in enumerate(self.spans) if first < end and start < after]
         return [i for i, label in enumerate(self.queries) if label == word]
 
 
@@ -70,9 +70,9 @@ def read_maps(model: Path, text: str, target: str | None, options: Options) -> l
         InputError: `model` is neither a bundle nor a checkpoint, or a text is empty or too long for the model.
         BundleError, CheckpointError: the model is damaged, has no tokenizer, or has no graphs for attention.
     """
-    for given, what in ((text, "text"), (target, "translation")):
-        if given is not None and not given.strip():
-            raise InputError(f"the {what} is empty: give a sentence")
+    for value, name in ((text, "text"), (target, "translation")):
+        if value is not None and not value.strip():
+            raise InputError(f"the {name} is empty: give a sentence")
     if is_bundle(model):
         with needs("ort"):
             from txport.runtime.translator import Translator
@@ -95,16 +95,16 @@ def as_maps(maps: "AttentionMaps", tokenizer: "Tokenizer", bos: int, text: str, 
         text: the sentence.
         options: its languages.
     """
-    _, spans, around = tokenizer.locate_source(text, options.source_language, options.target_language)
+    _, spans, affixes = tokenizer.locate_source(text, options.source_language, options.target_language)
     source = [(0, 0)] * len(maps.source_ids)
-    first = len(around.source_prefix)
-    after = len(source) - len(around.source_suffix)
+    first = len(affixes.source_prefix)
+    after = len(source) - len(affixes.source_suffix)
     source[first:after] = [stripped(span, text) for span in spans]
-    made = tokenizer.decode(maps.target_ids)
-    target = [stripped(span, made) for span in tokenizer.target_spans(maps.target_ids)]
-    read = [*tokenizer.target_pieces([bos]), *maps.target_labels[:-1]]
+    translation = tokenizer.decode(maps.target_ids)
+    target = [stripped(span, translation) for span in tokenizer.target_spans(maps.target_ids)]
+    input_labels = [*tokenizer.target_pieces([bos]), *maps.target_labels[:-1]]
     return [
         Map("encoder", maps.encoder, maps.source_labels, maps.source_labels, text, source),
-        Map("decoder", maps.decoder, maps.target_labels, read, made, target),
-        Map("cross", maps.cross, maps.target_labels, maps.source_labels, made, target),
+        Map("decoder", maps.decoder, maps.target_labels, input_labels, translation, target),
+        Map("cross", maps.cross, maps.target_labels, maps.source_labels, translation, target),
     ]

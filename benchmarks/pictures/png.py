@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from txport.benchmarks.pictures.canvas import Canvas
 
 DPI = 192  # two pixels for each unit of the canvas
-MOST = 8000  # maximum pixels of a side; larger pictures get a lower resolution, since a picture is held in memory
+MAX_PIXELS = 8000  # maximum pixels of a side; larger pictures get a lower resolution, since a picture is held in memory
 _INCH = 96
 _log = logging.getLogger("txport")
 
@@ -47,10 +47,10 @@ def png(canvas: Canvas) -> bytes:
             zorder=3,
         )
     file = io.BytesIO()
-    dpi = min(DPI, MOST * _INCH / max(canvas.width, canvas.height))
-    with warnings.catch_warnings(record=True) as found, matplotlib.rc_context({"font.family": "DejaVu Sans"}):
+    dpi = min(DPI, MAX_PIXELS * _INCH / max(canvas.width, canvas.height))
+    with warnings.catch_warnings(record=True) as caught, matplotlib.rc_context({"font.family": "DejaVu Sans"}):
         warnings.simplefilter("always")
         figure.savefig(file, format="png", dpi=dpi, facecolor="white")
-    if any("missing from" in str(each.message) for each in found):
+    if any("missing from" in str(each.message) for each in caught):
         _log.warning("some characters are not in the font of PNG pictures: write SVG or HTML")
     return file.getvalue()

@@ -102,7 +102,7 @@ def _of_cpp(value: dict[str, Any], path: Path) -> FileFigures:
         name = fixed_name(int(sizes["batch"]), int(sizes["source"]), int(sizes["target"]))
         machine = f"{value['machine']['processor']}, {int(value['machine']['cores'])} cores"
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is not what txport-bench writes ({error!r}): measure again") from None
+        raise InputError(f"{path} is not a report of txport-bench ({error!r}): measure again") from None
     return FileFigures(machine, {(CPP_NAME, name): Range(max(0.0, 2 * middle - high), middle, high)})
 
 
@@ -115,6 +115,7 @@ def compare(first: FileFigures, second: FileFigures) -> list[Comparison]:
         InputError: the files have no contestant and workload in common.
     """
     names = [{contestant for contestant, _ in figures.ranges} for figures in (first, second)]
+    # Contestants are named after their bundles, so the same measurement of two bundles has two names.
     alone = names[0] != names[1] and all(len(each) == 1 for each in names)
     comparisons = []
     for (contestant, workload), times in first.ranges.items():
@@ -133,17 +134,18 @@ def compare(first: FileFigures, second: FileFigures) -> list[Comparison]:
     return comparisons
 
 
-def check_against(report: BenchReport, most: float) -> None:
+def check_against(report: BenchReport, maximum: float) -> None:
     """Compare the first bundle with the others by ratios within one run, for continuous integration.
 
     Raises:
-        CheckFailed: on a workload, its time was more than `most` times that of another bundle (median of the rounds).
+        CheckFailed: on a workload, its time was more than `maximum` times that of another bundle (median of the
+            rounds).
     """
     bundles = {each.name for each in report.contestants if each.kind == "bundle"}
     slower = [
         f"{1 / each.ratio.p50:.3f} times {each.contestant} on {each.workload}"
         for each in report.measurements
-        if each.contestant in bundles and each.ratio is not None and each.ratio.p50 * most < 1
+        if each.contestant in bundles and each.ratio is not None and each.ratio.p50 * maximum < 1
     ]
     if slower:
-        raise CheckFailed(f"the bundle takes {'; '.join(slower)}: more than {most:g} times was not allowed")
+        raise CheckFailed(f"the bundle takes {'; '.join(slower)}: --max-ratio allows {maximum:g} times")

@@ -123,8 +123,8 @@ def _curves(
 def _bars(report: BenchReport) -> Figure | None:
     """Return a plot of time ratios to the bundle, for all shared workloads."""
     workloads = [x.name for x in report.workloads if sum(m.workload == x.name for m in report.measurements) > 1]
-    others = {each.contestant for each in report.measurements if each.ratio is not None}
-    colours = {name: colour for name, colour in _colours(report).items() if name in others}
+    compared = {each.contestant for each in report.measurements if each.ratio is not None}
+    colours = {name: colour for name, colour in _colours(report).items() if name in compared}
     if not workloads:
         return None
     x = f"time over that of {report.contestants[0].name}, median of rounds, p10 to p90"
@@ -179,9 +179,18 @@ def _roofline(report: BenchReport) -> Figure | None:
     intensities = [line.operations / line.bytes for _, line, _ in points]
     _roofs(axes, machine, {each.precision for each in report.contestants}, min(intensities) / 2, max(intensities) * 2)
     for name, colour in _colours(report).items():
-        own = [(line.operations / line.bytes, line.operations / ms / 1e6) for each, line, ms in points if each == name]
-        if own:
-            axes.scatter([x for x, _ in own], [y for _, y in own], s=18, color=colour, label=name, zorder=3)
+        points_of_system = [
+            (line.operations / line.bytes, line.operations / ms / 1e6) for each, line, ms in points if each == name
+        ]
+        if points_of_system:
+            axes.scatter(
+                [x for x, _ in points_of_system],
+                [y for _, y in points_of_system],
+                s=18,
+                color=colour,
+                label=name,
+                zorder=3,
+            )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.legend(fontsize=8, frameon=False)

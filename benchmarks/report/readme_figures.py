@@ -1,7 +1,7 @@
 """Put the figures of runs into a page: `python -m txport.benchmarks.report.readme_figures demo=build/bench/demo`.
 
 The tables between the two markers are replaced, and the first run's plot of the peers is copied to the folder `figures`
-beside the page. Runs of `tx-bench --beam` have tables of their own, without a plot.
+beside the page. Runs of `tx-bench --beam` have separate tables, without a plot.
 """
 
 import argparse
@@ -49,10 +49,10 @@ def readme_table(reports: Mapping[str, BenchReport]) -> str:
     )
     texts = any(work.kind == "text" for report in reports.values() for work in report.workloads)
     if texts:
-        counted = "; for the text, all tokens of all sentences count"
+        note = "; for the text, all tokens of all sentences count"
     else:
-        counted = ""
-    return "\n".join([*lines, f"{facts}; {sizes}{counted}.", ""])
+        note = ""
+    return "\n".join([*lines, f"{facts}; {sizes}{note}.", ""])
 
 
 def _table(
@@ -89,13 +89,13 @@ def main() -> None:
     reports = {name: read_report(run / "bench.json") for name, run in runs.items()}
     beams = {work.beam > 1 for report in reports.values() for work in report.workloads}
     if len(beams) > 1:
-        parser.error("beams and greedy search have tables of their own: give runs of one of them")
-    begin, end = markers(True in beams)
-    before, _, rest = options.readme.read_text().partition(begin)
+        parser.error("beams and greedy search have separate tables: give runs of one of them")
+    start, end = markers(True in beams)
+    before, _, rest = options.readme.read_text().partition(start)
     _, _, after = rest.partition(end)
     if not after:
         parser.error(f"{options.readme} lacks one or both of the markers")
-    options.readme.write_text(f"{before}{begin}{readme_table(reports)}{end}{after}")
+    options.readme.write_text(f"{before}{start}{readme_table(reports)}{end}{after}")
     if True in beams:
         return
     figures = options.readme.parent / "figures"

@@ -65,8 +65,8 @@ def read_figures_file(path: Path, versions: Mapping[str, int]) -> dict[str, Any]
     form = str(value.get("format"))
     version = value.get("format_version")
     if form not in versions:
-        known = " or ".join(versions)
-        raise InputError(f"{path} has the format {form[:40]!r}, not {known}: give a JSON file of such a program")
+        supported = " or ".join(versions)
+        raise InputError(f"{path} has the format {form[:40]!r}, not {supported}: give a JSON file of such a program")
     if version != versions[form]:
         raise InputError(
             f"{path} has format_version {version!r}, but this txport reads {versions[form]} of {form}: "

@@ -16,14 +16,14 @@ FEW_CALLS = 5
 WIDE = 170  # width of a terminal, in characters, for all columns
 # Columns on a narrower terminal. Markdown contains all columns.
 NARROW = ("", "workload", "ms/token", "ratio", "ids", "tokens/s", "peak MB", "x roof")
-LEFT = ("", "workload", "settings")  # columns of text; the others are numbers
+TEXT_COLUMNS = ("", "workload", "settings")  # columns of text; the others are numbers
 
 
 def _number(value: float) -> str:
     """Return a number with at least three significant digits."""
     if value >= 1000:
         return f"{value:,.0f}"
-    decimals = next((digits for digits, least in ((0, 100), (1, 10), (2, 1)) if value >= least), 3)
+    decimals = next((digits for digits, bound in ((0, 100), (1, 10), (2, 1)) if value >= bound), 3)
     return f"{value:.{decimals}f}"
 
 
@@ -40,12 +40,12 @@ def _middle(value: Percentiles | None) -> str:
 
 
 def _ids(each: Measurement) -> str:
-    same = each.agreement
-    if same is None:
+    agreement = each.agreement
+    if agreement is None:
         return _NONE
-    if same.identical == same.sentences:
+    if agreement.identical == agreement.sentences:
         return "identical"
-    return f"{same.identical} of {same.sentences}"
+    return f"{agreement.identical} of {agreement.sentences}"
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -53,7 +53,7 @@ COLUMNS: tuple[Column, ...] = (
     ("ms/token", lambda x: _number(x.ms_per_token.p50)),
     ("p90 / p99", lambda x: f"{_number(x.ms_per_token.p90)} / {_optional(x.ms_per_token.p99)}"),
     ("ratio", lambda x: "1" if x.ratio is None else f"{x.ratio.p50:.2f}"),
-    ("its p10..p90", lambda x: _NONE if x.ratio is None else f"{x.ratio.p10:.2f}..{x.ratio.p90:.2f}"),
+    ("ratio p10..p90", lambda x: _NONE if x.ratio is None else f"{x.ratio.p10:.2f}..{x.ratio.p90:.2f}"),
     ("ids", _ids),
     ("tokens/s", lambda x: _number(x.tokens_per_second)),
     ("sentences/s", lambda x: _number(x.sentences_per_second)),
@@ -104,8 +104,10 @@ def _describe(workload: Workload) -> str:
 def _section(title: str, rows: Sequence[Measurement], columns: Sequence[Column]) -> Section:
     """Return a table without its empty columns."""
     cells = [(head, [show(each) for each in rows]) for head, show in columns]
-    kept = [(head, column) for head, column in cells if set(column) != {_NONE}]
-    return Section(title, [head for head, _ in kept], [list(row) for row in zip(*(x for _, x in kept), strict=True)])
+    filled = [(head, column) for head, column in cells if set(column) != {_NONE}]
+    return Section(
+        title, [head for head, _ in filled], [list(row) for row in zip(*(x for _, x in filled), strict=True)]
+    )
 
 
 def facts(report: BenchReport) -> list[tuple[str, str]]:
@@ -122,17 +124,17 @@ def facts(report: BenchReport) -> list[tuple[str, str]]:
         lines.append(("power mode", machine.power_mode))
     if machine.bandwidth:
         widths = ", ".join(f"{x.bytes_per_second / 1e9:.0f} GB/s of {x.bytes >> 20} MB" for x in machine.bandwidth)
-        lines.append(("reads", widths))
+        lines.append(("bandwidth", widths))
         peaks = ", ".join(f"{x.operations_per_second / 1e9:,.0f} G/s {x.type} ({x.library})" for x in machine.peaks)
         lines.append(("operations", peaks))
     lines += [(each.name, _contestant(each)) for each in report.contestants]
     if report.reference:
         lines.append(("ids compared with", report.reference))
-    if few := [each.calls for each in report.measurements if each.calls < FEW_CALLS]:
-        words = f"{plural(len(few), 'row')} of fewer than {FEW_CALLS} calls, the least of {plural(min(few), 'call')}"
+    if counts := [each.calls for each in report.measurements if each.calls < FEW_CALLS]:
+        words = f"{plural(len(counts), 'row')} with fewer than {FEW_CALLS} calls (minimum {min(counts)})"
         lines.append(("FEW CALLS", f"{words}: other runs may differ by tens of percent; raise --seconds"))
     if not report.complete:
-        lines.append(("INCOMPLETE", "the run was interrupted; this is what was measured until then"))
+        lines.append(("INCOMPLETE", "the run was interrupted; these are the results until then"))
     return lines
 
 
@@ -144,10 +146,10 @@ def _contestant(each: Contestant) -> str:
     if each.bundle is not None:
         size = f"{each.bundle.weights_bytes / 1e6:.1f} MB"
         if each.bundle.verified:
-            checked = "verified"
+            status = "verified"
         else:
-            checked = "NOT verified"
-        parts.append(f"bundle {each.bundle.name}, {each.bundle.precision}, {size}, {checked}")
+            status = "NOT verified"
+        parts.append(f"bundle {each.bundle.name}, {each.bundle.precision}, {size}, {status}")
     if each.startup_ms is not None:
         parts.append(f"process to first token {each.startup_ms.p50:.0f} ms")
     elif each.load_ms is not None:
@@ -159,10 +161,12 @@ def _contestant(each: Contestant) -> str:
     return "; ".join(parts)
 
 
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Container[str] = LEFT) -> list[str]:
-    """Return the lines of one table in Markdown, with the columns `left` aligned to the left."""
+def markdown_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Container[str] = TEXT_COLUMNS
+) -> list[str]:
+    """Return the lines of one table in Markdown, with the columns `text_columns` aligned to the left."""
     lines = [[cell.replace("|", "\\|") for cell in row] for row in (heads, *rows)]
-    lines.insert(1, ["---" if head in left else "---:" for head in heads])
+    lines.insert(1, ["---" if head in text_columns else "---:" for head in heads])
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
@@ -172,9 +176,9 @@ def print_tables(report: BenchReport, console: Console) -> None:
         console.print(f"[bold]{escape(name)}[/]: {escape(text)}", highlight=False, soft_wrap=True)
     for section in sections(report):
         console.print(f"\n[bold]{escape(section.title)}", highlight=False, soft_wrap=True)
-        shown = [i for i, head in enumerate(section.heads) if console.width >= WIDE or head in NARROW]
-        rows = [[row[i] for i in shown] for row in section.rows]
-        print_table([section.heads[i] for i in shown], rows, console, LEFT)
+        visible = [i for i, head in enumerate(section.heads) if console.width >= WIDE or head in NARROW]
+        rows = [[row[i] for i in visible] for row in section.rows]
+        print_table([section.heads[i] for i in visible], rows, console, TEXT_COLUMNS)
 
 
 def markdown(report: BenchReport) -> str:

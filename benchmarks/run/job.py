@@ -19,7 +19,7 @@ SOURCE = 32
 TARGET = 64
 CURVE_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CURVE_TARGETS = (16, 32, 64, 128, 256)
-# Fields of a config that do not affect inference.
+# Fields of a config that do not affect inference. A checkpoint that was trained further may differ in them.
 _TRAINING = ("dropout",)
 
 
@@ -95,8 +95,8 @@ def make_job(options: BenchOptions, scratch: Path) -> Job:
 def _grid(options: BenchOptions, manifest: Manifest) -> list[tuple[int, int, int]]:
     """Return batch, source and target of the shared workloads. Defaults are reduced to the limits of the bundle."""
     limits = manifest.limits
-    most = max(1, limits.batch // options.beam)
-    batches = options.batches or sorted({min(batch, most) for batch in BATCHES})
+    max_batch = max(1, limits.batch // options.beam)
+    batches = options.batches or sorted({min(batch, max_batch) for batch in BATCHES})
     sources = options.sources or [min(SOURCE, limits.source)]
     targets = options.targets or [min(TARGET, limits.target)]
     return list(itertools.product(batches, sources, targets))
@@ -161,9 +161,11 @@ def _bundle_plans(options: BenchOptions, bundle: Path, manifest: Manifest, name:
 
 
 def _name(other: Path, plans: Sequence[ContestantPlan]) -> str:
-    taken = {plan.contestant.name for plan in plans}
+    used_names = {plan.contestant.name for plan in plans}
     numbered = (f"txport: {other}, {number}" for number in itertools.count())
-    return next(name for name in itertools.chain([f"txport: {other.resolve().name}"], numbered) if name not in taken)
+    return next(
+        name for name in itertools.chain([f"txport: {other.resolve().name}"], numbered) if name not in used_names
+    )
 
 
 def _checkpoint(options: BenchOptions) -> Path | None:
@@ -182,11 +184,11 @@ def _check_checkpoint(bundle: Path, checkpoint: Path) -> None:
     theirs = read(checkpoint / "config.json", "give the right one with --checkpoint", InputError).get("config")
     if not isinstance(theirs, dict):
         raise InputError(
-            f"{checkpoint / 'config.json'} is not that of a checkpoint: give the right one with --checkpoint"
+            f"{checkpoint / 'config.json'} does not belong to a checkpoint: give the right one with --checkpoint"
         )
     different = [name for name in ours if ours[name] != theirs.get(name) and name not in _TRAINING]
     if different:
         raise InputError(
-            f"{checkpoint} is not what {bundle} was exported from ({different[0]} differs): "
+            f"{bundle} was not exported from {checkpoint} ({different[0]} differs): "
             "give the right one with --checkpoint"
         )

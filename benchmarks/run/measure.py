@@ -31,42 +31,46 @@ def measurement(
         rows: number of rows of a full batch of a text, for the roofline.
         gpu_memory_bytes: GPU memory of the process.
     """
-    own = times[contestant.name]
+    times_of_contestant = times[contestant.name]
     workload = work.workload
-    durations = own.all()
+    durations = times_of_contestant.all()
     call = percentiles(durations)
     calls = len(durations)
-    tokens, steps = _tokens(work, own)
-    per = steps or tokens
+    tokens, steps = _tokens(work, times_of_contestant)
+    steps_or_tokens = steps or tokens
     seconds = sum(durations) / 1e3
     if workload.kind == "text":
         # The bound for a text assumes the least possible work: full batches of sentences of equal length.
         rows = min(rows, workload.sentences)
-        least_steps = max(1, tokens // rows)
+        min_steps = max(1, tokens // rows)
     else:
         rows = workload.sentences
-        least_steps = workload.target
-    work_of = (rows, workload.source, least_steps, call, workload.beam)
+        min_steps = workload.target
+    sizes = (rows, workload.source, min_steps, call, workload.beam)
     return Measurement(
         contestant=contestant.name,
         workload=workload.name,
-        settings=dict(own.setting),
+        settings=dict(times_of_contestant.setting),
         calls=calls,
-        warm_up_calls=own.warm_up_calls,
+        warm_up_calls=times_of_contestant.warm_up_calls,
         tokens=tokens,
         steps=steps,
         call_ms=call,
-        encoder_ms=_percentiles(own.all("encoder")),
-        first_token_ms=_percentiles(own.all("first_token")),
-        ms_per_token=Percentiles(call.p50 / per, call.p90 / per, None if call.p99 is None else call.p99 / per),
+        encoder_ms=_percentiles(times_of_contestant.all("encoder")),
+        first_token_ms=_percentiles(times_of_contestant.all("first_token")),
+        ms_per_token=Percentiles(
+            call.p50 / steps_or_tokens,
+            call.p90 / steps_or_tokens,
+            None if call.p99 is None else call.p99 / steps_or_tokens,
+        ),
         tokens_per_second=tokens * calls / seconds,
         sentences_per_second=workload.sentences * calls / seconds,
-        peak_resident_bytes=own.peak_resident_bytes,
+        peak_resident_bytes=times_of_contestant.peak_resident_bytes,
         gpu_memory_bytes=gpu_memory_bytes,
-        roofline=roofline(shape, machine, contestant.precision, *work_of),
-        agreement=agreement(own.ids, times[reference].ids) if contestant.name != reference else None,
-        ratio=ratio(own.medians(), times[first].medians()) if contestant.name != first else None,
-        rounds_ms=tuple(own.medians()),
+        roofline=roofline(shape, machine, contestant.precision, *sizes),
+        agreement=agreement(times_of_contestant.ids, times[reference].ids) if contestant.name != reference else None,
+        ratio=ratio(times_of_contestant.medians(), times[first].medians()) if contestant.name != first else None,
+        rounds_ms=tuple(times_of_contestant.medians()),
     )
 
 

@@ -11,7 +11,7 @@ from txport.benchmarks.contestants.cpp import CPP_NAME
 from txport.benchmarks.report.schema import BundleFacts, Contestant, Kind
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.engines.build_record import BuildRecord
-from txport.runtime.engines.directories import directories, own_engines
+from txport.runtime.engines.directories import directories, user_engines
 from txport.runtime.errors import InputError
 from txport.runtime.system import cores
 
@@ -68,7 +68,7 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Co
     precision = manifest.precision.weights
     size = manifest.files[WEIGHTS].bytes
     verified = manifest.verification is not None and manifest.verification.passed
-    built = [BuildRecord.load(directory).build_seconds for directory in directories(own_engines(manifest))]
+    built = [BuildRecord.load(directory).build_seconds for directory in directories(user_engines(manifest))]
     contestant = Contestant(
         name,
         "bundle",

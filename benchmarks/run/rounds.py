@@ -74,7 +74,7 @@ class Times:
         """Return the milliseconds of the median call of each round."""
         return [percentile(turn["call"], 0.5) for turn in self.rounds]
 
-    def enough(self, budget: Budget) -> bool:
+    def is_enough(self, budget: Budget) -> bool:
         """Return whether the budget is used up."""
         spent = sum(sum(times) for turn in self.rounds for times in turn.values())
         return len(self.all()) >= budget.calls or spent >= 1e3 * budget.seconds
@@ -89,8 +89,8 @@ def run_rounds(runners: Sequence[Runner], task: Task, vocabulary: int) -> dict[s
     """
     results = {runner.name: Times() for runner in runners}
 
-    def each(chosen: Sequence[Runner], request: Callable[[Runner, Times], None]) -> None:
-        for runner in chosen:
+    def each(selected: Sequence[Runner], request: Callable[[Runner, Times], None]) -> None:
+        for runner in selected:
             times = results[runner.name]
             if times.failed is None:
                 try:
@@ -102,7 +102,7 @@ def run_rounds(runners: Sequence[Runner], task: Task, vocabulary: int) -> dict[s
     task = replace(task, absent=_absent(results[runners[0].name].ids, vocabulary, task.absent))
     each(runners[1:], lambda runner, times: _start(runner, task, times))
     for _ in range(ROUNDS):
-        unfinished = [runner for runner in runners if not results[runner.name].enough(runner.budget)]
+        unfinished = [runner for runner in runners if not results[runner.name].is_enough(runner.budget)]
         each(unfinished, _turn)
     each(runners, _memory)
     return results
@@ -116,10 +116,10 @@ def _absent(ids: Sequence[Sequence[int]], vocabulary: int, preferred: int) -> in
 def _start(runner: Runner, task: Task, times: Times) -> None:
     runner.process.ask(60, do="task", task=asdict(task))
     best = None
-    most = min(WARM_UP_SECONDS, runner.budget.seconds / 2)
+    max_seconds = min(WARM_UP_SECONDS, runner.budget.seconds / 2)
     settings = runner.settings["fixed" if task.fixed else "text"]
     for setting in settings:
-        reply = runner.process.ask(WARM_LIMIT, do="warm", setting=dict(setting), seconds=most, best=best)
+        reply = runner.process.ask(WARM_LIMIT, do="warm", setting=dict(setting), seconds=max_seconds, best=best)
         median = percentile(reply["times"][-3:], 0.5)
         if best is None or median < best:
             best = median
@@ -127,7 +127,7 @@ def _start(runner: Runner, task: Task, times: Times) -> None:
             times.warm_up_calls = len(reply["times"])
             times.ids = reply["ids"]
     if times.setting != settings[-1]:
-        runner.process.ask(WARM_LIMIT, do="warm", setting=dict(times.setting), seconds=most, best=None)
+        runner.process.ask(WARM_LIMIT, do="warm", setting=dict(times.setting), seconds=max_seconds, best=None)
 
 
 def _turn(runner: Runner, times: Times) -> None:

@@ -74,7 +74,7 @@ class Session:
                 self._measure(work, self._runners())
             for work in self._job.alone:
                 self._measure(work, self._runners(alone=True))
-        finally:
+        finally:  # stopped processes would stay forever
             for process in self._processes.values():
                 process.close()
         self._save(complete=True)
@@ -82,11 +82,11 @@ class Session:
     def _reference(self) -> str:
         """Return the contestant whose ids are the reference: PyTorch or, with beams, Hugging Face, if it takes part."""
         if self._options.beam > 1:
-            right = "huggingface"
+            reference_kind = "huggingface"
         else:
-            right = "pytorch"
-        found = [each.name for each in self.report.contestants if each.kind == right and not each.skipped]
-        return (found or [self.report.contestants[0].name])[0]
+            reference_kind = "pytorch"
+        names = [each.name for each in self.report.contestants if each.kind == reference_kind and not each.skipped]
+        return (names or [self.report.contestants[0].name])[0]
 
     def _probe(self) -> None:
         if self._options.roofline:
@@ -124,8 +124,8 @@ class Session:
         except ContestantFailed as failure:
             if process is not None:
                 process.close()
-            if first:
-                raise InputError(f"{self._options.bundle} does not run here: {failure}") from None
+            if first:  # without the bundle, there is nothing to compare with
+                raise InputError(f"{self._options.bundle} does not run on this machine: {failure}") from None
             return replace(contestant, skipped=str(failure))
 
     def _measure(self, work: Work, runners: Sequence[Runner]) -> None:
@@ -177,13 +177,15 @@ class Session:
     def _leave(self, runner: Runner, reason: str) -> None:
         """Remove a contestant after a failure, unless it only refused this workload."""
         contestants = {each.name: each for each in self.report.contestants}
-        left = contestants[runner.name]
-        contestants[left.name] = replace(left, skipped="; ".join(filter(None, [left.skipped, reason])))
+        contestant = contestants[runner.name]
+        contestants[contestant.name] = replace(
+            contestant, skipped="; ".join(filter(None, [contestant.skipped, reason]))
+        )
         self._change(contestants=tuple(contestants.values()))
         if not runner.process.alive():
             self._processes.pop(runner.name).close()
             if runner.name == self.report.contestants[0].name:
-                raise EngineError(f"the bundle failed on {reason}; what was measured is in {self._options.output}")
+                raise EngineError(f"the bundle failed on {reason}; earlier results are in {self._options.output}")
 
     def _change(self, **fields: Any) -> None:
         self.report = replace(self.report, **fields)

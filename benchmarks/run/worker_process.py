@@ -45,7 +45,7 @@ class WorkerProcess:
                 start_new_session=True,  # Ctrl-C reaches only the parent
             )
         self._buffer = b""
-        self._lost = False  # its next reply would answer a request that timed out
+        self._out_of_step = False  # its next reply would answer a request that timed out
 
     @property
     def pid(self) -> int:
@@ -53,7 +53,7 @@ class WorkerProcess:
 
     def alive(self) -> bool:
         """Return whether it can answer another request."""
-        return not self._lost and self._process.poll() is None
+        return not self._out_of_step and self._process.poll() is None
 
     def ask(self, within: float, /, **request: Any) -> dict[str, Any]:
         """Send a request and wait for its reply.
@@ -88,9 +88,10 @@ class WorkerProcess:
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
+            # Not `readline`, which has no timeout.
             while b"\n" not in self._buffer:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    self._lost = True
+                    self._out_of_step = True
                     raise ContestantFailed(f"it did not answer within {seconds:.0f} s and was ended")
                 chunk = os.read(self._process.stdout.fileno(), _CHUNK)
                 if not chunk:
@@ -101,14 +102,14 @@ class WorkerProcess:
 
     def _ending(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+            self._process.wait(5)  # its output may end a moment before the process does
         code = self._process.returncode
         if code is not None and code < 0:
-            how = f"by signal {-code}"
+            cause = f"by signal {-code}"
         else:
-            how = f"with exit code {code}"
+            cause = f"with exit code {code}"
         lines = self._log.read_bytes().decode(errors="replace").strip().splitlines()
-        return _one_line(f"its process ended {how}" + (f": {lines[-1]}" if lines else ""))
+        return _one_line(f"its process ended {cause}" + (f": {lines[-1]}" if lines else ""))
 
     def close(self) -> None:
         """End the process and all processes that it started."""
@@ -150,4 +151,4 @@ def prepare(command: list[str], python: str | None, seconds: float) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300]
+    return " ".join(text.split())[:300]  # messages of compilers may have thousands of lines

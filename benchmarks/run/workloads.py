@@ -30,12 +30,12 @@ def fixed_work(manifest: Manifest, batch: int, source: int, target: int, beam: i
         InputError: the bundle does not support these sizes.
     """
     limits = manifest.limits
-    most_rows = limits.batch // beam
-    sizes = (("batch", batch, most_rows), ("source", source, limits.source), ("target", target, limits.target))
-    for name, value, most in sizes:
-        if not 1 <= value <= most:
+    max_batch = limits.batch // beam
+    sizes = (("batch", batch, max_batch), ("source", source, limits.source), ("target", target, limits.target))
+    for name, value, limit in sizes:
+        if not 1 <= value <= limit:
             raise InputError(
-                f"the workload needs --{name} {value}, but this bundle takes 1 to {most}: choose a value in that range"
+                f"the workload needs --{name} {value}, but this bundle takes 1 to {limit}: choose a value in that range"
             )
     workload = Workload(fixed_name(batch, source, target, beam), "fixed", batch, float(source), target, batch, beam)
     sources = [_random_ids(manifest, source, row) for row in range(batch)]
@@ -45,9 +45,10 @@ def fixed_work(manifest: Manifest, batch: int, source: int, target: int, beam: i
 def _random_ids(manifest: Manifest, length: int, seed: int) -> list[int]:
     tokens = manifest.tokens
     special = {tokens.pad, tokens.unk, tokens.bos, tokens.eos}
+    # Padding and eos inside a source would change its length for some of the contestants.
     ordinary = [token for token in range(manifest.model.source_vocabulary) if token not in special]
-    chosen = np.random.default_rng(seed).choice(ordinary, size=length - 1)
-    return [*chosen.tolist(), tokens.eos]
+    token_ids = np.random.default_rng(seed).choice(ordinary, size=length - 1)
+    return [*token_ids.tolist(), tokens.eos]
 
 
 def text_work(bundle: Path, manifest: Manifest, file: Path | None, lines: int, beam: int = 1) -> list[Work]:
@@ -89,5 +90,5 @@ def first_sentences(file: Path, lines: int) -> list[str]:
 def _encode(bundle: Path, manifest: Manifest, sentences: list[str]) -> list[list[int]]:
     tokenizer = open_tokenizer(bundle, manifest.tokenizer, manifest.vocabularies)
     call = Call.of(tokenizer, manifest.limits, warn=ignore_warnings)
-    found = [call.sentence(text, f"sentence {number}") for number, text in enumerate(sentences, 1)]
-    return [list(sentence.request.source_ids) for sentence in found if sentence is not None]
+    encoded = [call.sentence(text, f"sentence {number}") for number, text in enumerate(sentences, 1)]
+    return [list(sentence.request.source_ids) for sentence in encoded if sentence is not None]

@@ -21,12 +21,12 @@ from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 from txport.runtime.system import cores
 
-_MOST = 64  # maximum threads of an engine
+_MAX_THREADS = 64  # maximum threads of an engine
 
 
-def powers(most: int) -> list[int]:
-    """Return 1, 2, 4 ... and `most`."""
-    return sorted({*(2**power for power in range(most.bit_length())), most})
+def powers(maximum: int) -> list[int]:
+    """Return 1, 2, 4 ... and `maximum`."""
+    return sorted({*(2**power for power in range(maximum.bit_length())), maximum})
 
 
 def requests(engine: NativeEngine, vocabulary: int, count: int, tokens: int) -> list[Request]:
@@ -59,9 +59,9 @@ def by_threads(
         sentences = requests(engines[0], manifest.model.source_vocabulary, batch, tokens)
         steps = [partial(decode_all, engine, sentences, rows=batch) for engine in engines]
         times = in_turns([*steps, *(encoding(engine, sentences) for engine in engines)], rounds, warm_up)
-        whole, encoder = np.split(np.median(times, axis=0), 2)
-        columns += [whole / max(lengths(engines[0], sentences)), encoder]
-    names = [f"{what}, batch {batch}" for batch in batches for what in ("ms a token", "ms of the encoder")]
+        total, encoder = np.split(np.median(times, axis=0), 2)
+        columns += [total / max(lengths(engines[0], sentences)), encoder]
+    names = [f"{quantity}, batch {batch}" for batch in batches for quantity in ("ms a token", "ms of the encoder")]
     rows = [
         [str(count), *(f"{value:.4g}" for value in row)]
         for count, row in zip(threads, np.transpose(columns), strict=True)
@@ -74,7 +74,7 @@ def by_workers(bundle: Path, workers: Sequence[int], tokens: int, rounds: int, w
     manifest = Manifest.load(bundle)
     threads = [max(1, max(workers) // count) for count in workers]
     engines = [
-        NativeEngine(bundle, manifest, each, many=count > 1) for count, each in zip(workers, threads, strict=True)
+        NativeEngine(bundle, manifest, each, concurrent=count > 1) for count, each in zip(workers, threads, strict=True)
     ]
     sentences = requests(engines[0], manifest.model.source_vocabulary, 32 * max(workers), tokens)
     calls = [
@@ -98,11 +98,11 @@ def by_workers(bundle: Path, workers: Sequence[int], tokens: int, rounds: int, w
 @click.option("--warm-up", type=click.IntRange(0), default=30, show_default=True, help="Number of warm-up rounds.")
 def main(bundle: Path, threads: int | None, batch: str, tokens: int, rounds: int, warm_up: int) -> None:
     """Print times of BUNDLE by threads, and the throughput of many sentences by workers."""
-    counts = powers(min(threads or cores(), _MOST))
+    counts = powers(min(threads or cores(), _MAX_THREADS))
     batches = [int(size) for size in batch.split(",")]
     table = by_threads(bundle, counts, batches, tokens, rounds, warm_up)
-    few = max(2, rounds // 10), max(2, warm_up // 10)  # rounds: calls of many sentences take longer
-    click.echo("\n".join([*table, "", *by_workers(bundle, counts, tokens, *few)]))
+    reduced = max(2, rounds // 10), max(2, warm_up // 10)  # rounds: calls of many sentences take longer
+    click.echo("\n".join([*table, "", *by_workers(bundle, counts, tokens, *reduced)]))
 
 
 if __name__ == "__main__":

@@ -252,19 +252,19 @@ def tables(lines: Sequence[dict[str, Any]]) -> str:
     runs = [(line, run) for line in lines for run in line["runs"]]
     for weights in FORMATS:
         for number in sorted({index for line in lines for index in range(len(line["runs"]))}):
-            chosen = [line["runs"][number] for line in lines if line["format"] == weights and line["runs"]]
-            if chosen:
-                rows.append(_row(weights, chosen))
+            runs_of_format = [line["runs"][number] for line in lines if line["format"] == weights and line["runs"]]
+            if runs_of_format:
+                rows.append(_row(weights, runs_of_format))
     refused = {(line["model"], line["format"]) for line, run in runs if _is_false(run)}
     models = {line["model"] for line, _ in runs}
     sentences = sum(run["sentences"] * len(run["lowerings"]) for _, run in runs)
     heads = ("Bundles", "False refusals", "Average error, multiple of PyTorch's", "Examined, most in one bundle")
-    text = markdown_table(heads, rows, left=("Bundles",))
+    text = markdown_table(heads, rows, text_columns=("Bundles",))
     text += ["", _rate("models", len({model for model, _ in refused}), len(models))]
     text += [_rate("sentences", sum(_is_false(run) for _, run in runs), sentences)]
     text += [f"{line['model']}, {line['format']}: {line['error']}" for line in lines if "error" in line]
     text += [
-        f"{line['model']}, {line['format']}, {run['sentences']} sentences{_why(run)}: {run['failure']}"
+        f"{line['model']}, {line['format']}, {run['sentences']} sentences{_explanation(run)}: {run['failure']}"
         for line, run in runs
         if not run["passed"]
     ]
@@ -275,7 +275,7 @@ def _is_false(run: dict[str, Any]) -> bool:
     return not run["passed"] and not is_justified(run)
 
 
-def _why(run: dict[str, Any]) -> str:
+def _explanation(run: dict[str, Any]) -> str:
     if is_justified(run):
         return " (quality is lost)"
     return ""
@@ -292,9 +292,9 @@ def _row(weights: str, runs: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _rate(what: str, events: int, trials: int) -> str:
+def _rate(name: str, events: int, trials: int) -> str:
     lower, upper = interval(events, trials)
-    return f"{what}: {events} of {trials:,} refused falsely; {CONFIDENCE:.0%} interval {lower:.2g} to {upper:.2g}"
+    return f"{name}: {events} of {trials:,} refused falsely; {CONFIDENCE:.0%} interval {lower:.2g} to {upper:.2g}"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -305,9 +305,11 @@ def _rate(what: str, events: int, trials: int) -> str:
 def main(directory: Path, checkpoints: tuple[Path, ...], models: int | None, lowering: str) -> None:
     """Verify bundles of CHECKPOINTS and of models that are trained in DIRECTORY; print false refusals."""
     directory.mkdir(parents=True, exist_ok=True)
-    chosen: list[tuple[str, Callable[[], Path]]] = [(path.name, lambda path=path: path) for path in checkpoints]  # type: ignore[misc]
-    chosen += [(each.name, lambda each=each: trained(each, directory)) for each in variants()[:models]]  # type: ignore[misc]
-    for line in study(directory, chosen, lowerings=tuple(lowering.split(","))):
+    models_to_study: list[tuple[str, Callable[[], Path]]] = [
+        (path.name, lambda path=path: path) for path in checkpoints
+    ]  # type: ignore[misc]
+    models_to_study += [(each.name, lambda each=each: trained(each, directory)) for each in variants()[:models]]  # type: ignore[misc]
+    for line in study(directory, models_to_study, lowerings=tuple(lowering.split(","))):
         results = "; ".join(run["failure"] or f"{run['sentences']} sentences pass" for run in line["runs"])
         click.echo(f"{line['model']}, {line['format']}, {line['seconds']} s: {line.get('error') or results}", err=True)
     click.echo(tables(read_results(directory)))

@@ -22,9 +22,9 @@ from txport.runtime.bundle.schema import Lowering
 
 STEP = "decoder_step.scatter"
 # First positions from which the cache is written one slot late.
-LATE = (1, 3, 6)
+LATE_POSITIONS = (1, 3, 6)
 # First distances with wrong biases.
-FAR = (4, 8)
+DISTANT_POSITIONS = (4, 8)
 
 
 def insert(graph: ir.Graph, before: ir.Node, operator: str, *inputs: ir.Value | None, **attributes: object) -> ir.Value:
@@ -46,24 +46,24 @@ def constant(graph: ir.Graph, before: ir.Node, value: np.ndarray) -> ir.Value:
 
 def padding_let_through(graph: ir.Graph, node: ir.Node) -> None:
     """Let one position of padding through the encoder's mask, for one layer or for the decoder."""
-    less = next(each for each in graph if each.op_type == "Less")
-    where = next(each for each in graph if each.op_type == "Where" and each.inputs[0] is less.outputs[0])
-    unsqueeze = next(each for each in graph if each.op_type == "Unsqueeze" and each.inputs[0] is where.outputs[0])
-    wrong = insert(graph, unsqueeze, "LessOrEqual", *less.inputs)
-    wrong = insert(graph, unsqueeze, "Where", wrong, *where.inputs[1:])
+    comparison = next(each for each in graph if each.op_type == "Less")
+    selection = next(each for each in graph if each.op_type == "Where" and each.inputs[0] is comparison.outputs[0])
+    unsqueeze = next(each for each in graph if each.op_type == "Unsqueeze" and each.inputs[0] is selection.outputs[0])
+    faulty = insert(graph, unsqueeze, "LessOrEqual", *comparison.inputs)
+    faulty = insert(graph, unsqueeze, "Where", faulty, *selection.inputs[1:])
     if node is unsqueeze:
-        node.replace_input_with(0, wrong)
+        node.replace_input_with(0, faulty)
     else:
-        node.replace_input_with(1, insert(graph, node, "Unsqueeze", wrong, unsqueeze.inputs[1]))
+        node.replace_input_with(1, insert(graph, node, "Unsqueeze", faulty, unsqueeze.inputs[1]))
 
 
 def future_let_through(graph: ir.Graph, node: ir.Node) -> None:
     """Let the self-attention of a layer also read the slot after its position."""
-    where = node.inputs[1].producer()  # type: ignore[union-attr]
-    compared = where.inputs[0].producer()  # type: ignore[union-attr]
+    selection = node.inputs[1].producer()  # type: ignore[union-attr]
+    compared = selection.inputs[0].producer()  # type: ignore[union-attr]
     later = insert(graph, node, "Add", compared.inputs[1], constant(graph, node, np.array(1, np.int64)))  # type: ignore[union-attr]
-    wrong = insert(graph, node, "LessOrEqual", compared.inputs[0], later)  # type: ignore[union-attr]
-    node.replace_input_with(1, insert(graph, node, "Where", wrong, *where.inputs[1:]))  # type: ignore[union-attr]
+    faulty = insert(graph, node, "LessOrEqual", compared.inputs[0], later)  # type: ignore[union-attr]
+    node.replace_input_with(1, insert(graph, node, "Where", faulty, *selection.inputs[1:]))  # type: ignore[union-attr]
 
 
 def written_late(first: int) -> Callable[[ir.Graph, ir.Node], None]:
@@ -71,12 +71,12 @@ def written_late(first: int) -> Callable[[ir.Graph, ir.Node], None]:
 
     def change(graph: ir.Graph, node: ir.Node) -> None:
         index = node.inputs[1]
-        late = insert(graph, node, "GreaterOrEqual", index, constant(graph, node, np.array(first, np.int64)))
-        late = insert(graph, node, "Cast", late, to=int(ir.DataType.INT64))
-        late = insert(graph, node, "Add", index, late)
+        index_after = insert(graph, node, "GreaterOrEqual", index, constant(graph, node, np.array(first, np.int64)))
+        index_after = insert(graph, node, "Cast", index_after, to=int(ir.DataType.INT64))
+        index_after = insert(graph, node, "Add", index, index_after)
         shape = insert(graph, node, "Shape", node.inputs[0], start=2, end=3)
         last = insert(graph, node, "Sub", shape, constant(graph, node, np.array([1], np.int64)))
-        node.replace_input_with(1, insert(graph, node, "Min", late, last))  # no slot follows the last one
+        node.replace_input_with(1, insert(graph, node, "Min", index_after, last))  # no slot follows the last one
 
     return change
 
@@ -111,8 +111,8 @@ def wrong_axis(graph: ir.Graph, node: ir.Node) -> None:
     epsilon = constant(graph, node, np.array(node.attributes["epsilon"].as_float(), np.float32))
     deviation = insert(graph, node, "Sqrt", insert(graph, node, "Add", variance, epsilon))
     scaled = insert(graph, node, "Mul", insert(graph, node, "Div", centred, deviation), node.inputs[1])
-    wrong = insert(graph, node, "Add", scaled, node.inputs[2])
-    node.outputs[0].replace_all_uses_with(wrong)
+    faulty = insert(graph, node, "Add", scaled, node.inputs[2])
+    node.outputs[0].replace_all_uses_with(faulty)
 
 
 def other_gelu(graph: ir.Graph, node: ir.Node) -> None:
@@ -126,11 +126,11 @@ def other_gelu(graph: ir.Graph, node: ir.Node) -> None:
         return insert(graph, node, "Mul", value, constant(graph, node, np.array(factor, np.float32)))
 
     if node.op_type == "Tanh":
-        wrong = insert(graph, node, "Erf", times(x, 0.5**0.5))
+        faulty = insert(graph, node, "Erf", times(x, 0.5**0.5))
     else:
         cubic = times(insert(graph, node, "Mul", insert(graph, node, "Mul", x, x), x), 0.044715)
-        wrong = insert(graph, node, "Tanh", times(insert(graph, node, "Add", x, cubic), (2 / np.pi) ** 0.5))
-    node.outputs[0].replace_all_uses_with(wrong)
+        faulty = insert(graph, node, "Tanh", times(insert(graph, node, "Add", x, cubic), (2 / np.pi) ** 0.5))
+    node.outputs[0].replace_all_uses_with(faulty)
 
 
 def wrong_bucket(first: int) -> Callable[[ir.Graph, ir.Node], None]:
@@ -154,8 +154,8 @@ def limit_moved(by: int) -> Callable[[ir.Graph, ir.Node], None]:
     """Return a fault that changes the maximum length of answers by this number of tokens."""
 
     def change(graph: ir.Graph, node: ir.Node) -> None:
-        moved = insert(graph, node, "Add", node.inputs[1], constant(graph, node, np.array(by, np.int64)))
-        node.replace_input_with(1, moved)
+        shifted = insert(graph, node, "Add", node.inputs[1], constant(graph, node, np.array(by, np.int64)))
+        node.replace_input_with(1, shifted)
 
     return change
 
@@ -244,22 +244,24 @@ def _is_island(node: ir.Node) -> bool:
 
 
 Fault = tuple[Callable[[ir.Graph, ir.Node], None], str, Callable[[ir.Node], bool]]
-BOTH = ("encoder", STEP)
+BOTH_GRAPHS = ("encoder", STEP)
 # For each fault: the change, the graph, and the nodes at which it is possible.
 FAULTS: dict[str, list[Fault]] = {
     "padding let through": [(padding_let_through, "encoder", _is_mask)],
     "future let through": [(future_let_through, STEP, _is_self_mask)],
     "cache written late": [
-        (written_late(first), STEP, lambda node: node.op_type == "ScatterElements") for first in LATE
+        (written_late(first), STEP, lambda node: node.op_type == "ScatterElements") for first in LATE_POSITIONS
     ],
-    "wrong head size": [(wrong_head_size, graph, _is_masking) for graph in BOTH],
-    "other GELU": [(other_gelu, graph, _is_gelu) for graph in BOTH],
-    "next bucket at long distances": [(wrong_bucket(first), graph, _is_bucket) for graph in BOTH for first in FAR],
+    "wrong head size": [(wrong_head_size, graph, _is_masking) for graph in BOTH_GRAPHS],
+    "other GELU": [(other_gelu, graph, _is_gelu) for graph in BOTH_GRAPHS],
+    "next bucket at long distances": [
+        (wrong_bucket(first), graph, _is_bucket) for graph in BOTH_GRAPHS for first in DISTANT_POSITIONS
+    ],
     "length limit, one token more": [(limit_moved(1), STEP, _is_limit)],
     "length limit, one token less": [(limit_moved(-1), STEP, _is_limit)],
-    "norm over the wrong axis": [(wrong_axis, graph, _is_norm) for graph in BOTH],
-    "norm with a large epsilon": [(epsilon_times(100), graph, _has_epsilon) for graph in BOTH],
-    "norm without epsilon": [(epsilon_times(0), graph, _has_epsilon) for graph in BOTH],
+    "norm over the wrong axis": [(wrong_axis, graph, _is_norm) for graph in BOTH_GRAPHS],
+    "norm with a large epsilon": [(epsilon_times(100), graph, _has_epsilon) for graph in BOTH_GRAPHS],
+    "norm without epsilon": [(epsilon_times(0), graph, _has_epsilon) for graph in BOTH_GRAPHS],
 }
 # The same of bundles in int8 and float16, whose step is that of the lowering `ort`.
 ORT_STEP = "decoder_step.ort"
@@ -272,27 +274,27 @@ FLOAT16_FAULTS: dict[str, list[Fault]] = {
 }
 
 
-def refusals(planted: Planted, faults: Sequence[Fault], most: int | None = None) -> Iterator[tuple[str, list[str]]]:
+def refusals(planted: Planted, faults: Sequence[Fault], maximum: int | None = None) -> Iterator[tuple[str, list[str]]]:
     """Plant a fault at its places; yield the node and the failures that verification reports.
 
     Args:
         planted: the graphs.
         faults: faults of one kind.
-        most: maximum number of nodes, evenly spaced; None for all.
+        maximum: maximum number of nodes, evenly spaced; None for all.
     """
     places = [
         (change, name, number, node.name or "")
-        for change, name, fits in faults
+        for change, name, is_applicable in faults
         for number, node in enumerate(planted.graph(name).graph)
-        if fits(node)
+        if is_applicable(node)
     ]
-    if most is None:
-        chosen = places
+    if maximum is None:
+        selected = places
     elif places:
-        chosen = places[:: -(-len(places) // most)]
+        selected = places[:: -(-len(places) // maximum)]
     else:
-        chosen = []
-    for change, name, number, node_name in chosen:
+        selected = []
+    for change, name, number, node_name in selected:
         with planted.changed_graph(name, number, change):
             yield node_name, planted.report().failures
 
@@ -364,7 +366,7 @@ def main(checkpoints: tuple[Path, ...], sentences: int, places: int) -> None:
                         result = "not refused"
                     click.echo(f"{checkpoint.name}: {kind} at {node}: {result}", err=True)
     rows = [[kind, f"{refused} of {total}"] for kind, (refused, total) in counts.items() if total]
-    click.echo("\n".join(markdown_table(("fault", "refused"), rows, left=("fault",))))
+    click.echo("\n".join(markdown_table(("fault", "refused"), rows, text_columns=("fault",))))
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ from txport.runtime.system import cores
 
 Seconds = npt.NDArray[np.float64]
 # A function that submits a request, and calls its second argument with the number of tokens of the answer.
-Ask = Callable[[Request, Callable[[int], None]], None]
+Submit = Callable[[Request, Callable[[int], None]], None]
 OURS = "txport, submit"
-_MANY = 48  # number of sentences for the measurement of the maximum load
+_LOAD_SENTENCES = 48  # number of sentences for the measurement of the maximum load
 
 
 def requests_of(manifest: Manifest, count: int) -> list[Request]:
@@ -55,17 +55,17 @@ class System:
     """A system that answers requests: an engine with one of its settings."""
 
     name: str
-    ask: Ask
+    submit: Submit
 
 
 def txport_system(bundle: Path, threads: int) -> System:
     """Return txport's queue with the fused engine."""
     queue = Queue(NativeEngine(bundle, Manifest.load(bundle), threads), max_waiting=1 << 20)
 
-    def ask(request: Request, answered: Callable[[int], None]) -> None:
+    def submit(request: Request, answered: Callable[[int], None]) -> None:
         queue.submit(request).add_done_callback(lambda done: answered(len(done.result().ids)))
 
-    return System(OURS, ask)
+    return System(OURS, submit)
 
 
 def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: str) -> list[System]:
@@ -77,7 +77,7 @@ def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: s
             str(model), device="cpu", compute_type=compute_type, inter_threads=inter, intra_threads=intra
         )
 
-        def ask(request: Request, answered: Callable[[int], None]) -> None:
+        def submit(request: Request, answered: Callable[[int], None]) -> None:
             (pending,) = translator.translate_batch(
                 [[token(each) for each in request.source_ids]],
                 asynchronous=True,
@@ -89,7 +89,7 @@ def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: s
             )
             waiters.submit(lambda: answered(len(pending.result().hypotheses[0])))
 
-        return System(f"CTranslate2, {inter} x {intra} threads", ask)
+        return System(f"CTranslate2, {inter} x {intra} threads", submit)
 
     return [system(*map(int, setting.split("x"))) for setting in settings.split(",")]
 
@@ -100,9 +100,9 @@ def answer_times(system: System, requests: list[Request], arrivals: Seconds) -> 
     start = time.perf_counter() + 0.05
     for request, arrival, end in zip(requests, arrivals, ends, strict=True):
         time.sleep(max(0.0, start + arrival - time.perf_counter()))
-        system.ask(request, lambda count, end=end: end.set_result((time.perf_counter(), count)))  # type: ignore[misc]
-    found = [end.result(120) for end in ends]
-    return np.array([at - start for at, _ in found]) - arrivals, sum(count for _, count in found)
+        system.submit(request, lambda count, end=end: end.set_result((time.perf_counter(), count)))  # type: ignore[misc]
+    results = [end.result(120) for end in ends]
+    return np.array([time_of_end - start for time_of_end, _ in results]) - arrivals, sum(count for _, count in results)
 
 
 def highest_load(system: System, requests: list[Request]) -> float:
@@ -125,23 +125,23 @@ def compare(
     systems: list[System], requests: list[Request], shares: list[float], seconds: float, turns: int
 ) -> list[Row]:
     """Measure each system at each load, in turns."""
-    highest = {system.name: highest_load(system, requests[:_MANY]) for system in systems}
+    highest = {system.name: highest_load(system, requests[:_LOAD_SENTENCES]) for system in systems}
     for name, load in highest.items():
         click.echo(f"  {name:32} at most {load:6.1f} sentences a second")
-    most = max(load for name, load in highest.items() if name != OURS)
+    best_load = max(load for name, load in highest.items() if name != OURS)
     draw = np.random.default_rng(1)
     times: dict[tuple[str, float], list[Seconds]] = {}
     for _ in range(turns):
         for share in shares:
-            count = max(1, int(share * most * seconds))
+            count = max(1, int(share * best_load * seconds))
             arrivals = np.sort(draw.uniform(0, seconds, count))  # a Poisson process with a given number of arrivals
-            chosen = [requests[at] for at in draw.integers(0, len(requests), count)]
-            made = set()
+            sample = [requests[index] for index in draw.integers(0, len(requests), count)]
+            token_counts = set()
             for system in systems:
-                found, tokens = answer_times(system, chosen, arrivals)
-                times.setdefault((system.name, share * most), []).append(found)
-                made.add(tokens)
-            assert max(made) <= 1.02 * min(made), "the systems made answers of different lengths"
+                latencies, tokens = answer_times(system, sample, arrivals)
+                times.setdefault((system.name, share * best_load), []).append(latencies)
+                token_counts.add(tokens)
+            assert max(token_counts) <= 1.02 * min(token_counts), "the systems made answers of different lengths"
     rows = []
     for (name, load), parts in times.items():
         p50, p99 = np.quantile(np.concatenate(parts), [0.5, 0.99])
@@ -153,26 +153,30 @@ def report(rows: list[Row], shares: list[float]) -> None:
     """Print milliseconds at each load, and the ratio of txport's p99 to that of the better CTranslate2."""
     loads = sorted({row.load for row in rows})
     for share, load in zip(shares, loads, strict=True):
-        here = [row for row in rows if row.load == load]
-        for row in here:
+        rows_at_load = [row for row in rows if row.load == load]
+        for row in rows_at_load:
             click.echo(
                 f"  {share:4.0%}, {load:6.1f}/s  {row.system:32} p50 {row.p50 * 1e3:7.0f}  p99 {row.p99 * 1e3:7.0f} ms"
             )
-        (ours,) = (row for row in here if row.system == OURS)
-        theirs = min(row.p99 for row in here if row.system != OURS)
+        (ours,) = (row for row in rows_at_load if row.system == OURS)
+        theirs = min(row.p99 for row in rows_at_load if row.system != OURS)
         click.echo(f"  {share:4.0%}  p99 of txport / of CTranslate2 {ours.p99 / theirs:.2f}")
 
 
-def draw_plot(found: dict[str, list[Row]], output: Path) -> None:
+def draw_plot(rows_by_type: dict[str, list[Row]], output: Path) -> None:
     """Write plots of p50 and p99 by load, one for each precision."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
-    for axes, (title, rows) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items(), strict=True):
+    for axes, (title, rows) in zip(
+        np.atleast_1d(figure.subplots(1, len(rows_by_type))), rows_by_type.items(), strict=True
+    ):
         style(axes)
         for colour, name in zip(COLOURS, dict.fromkeys(row.system for row in rows), strict=False):
-            own = sorted((row for row in rows if row.system == name), key=lambda row: row.load)
-            loads = [row.load for row in own]
-            axes.plot(loads, [row.p99 * 1e3 for row in own], "-o", color=colour, label=f"{name}, p99", markersize=4)
-            axes.plot(loads, [row.p50 * 1e3 for row in own], "--", color=colour, label="p50", linewidth=1)
+            rows_of_system = sorted((row for row in rows if row.system == name), key=lambda row: row.load)
+            loads = [row.load for row in rows_of_system]
+            axes.plot(
+                loads, [row.p99 * 1e3 for row in rows_of_system], "-o", color=colour, label=f"{name}, p99", markersize=4
+            )
+            axes.plot(loads, [row.p50 * 1e3 for row in rows_of_system], "--", color=colour, label="p50", linewidth=1)
         axes.set_yscale("log")
         axes.set_title(f"base, {title}", fontsize=10, loc="left")
         axes.set_xlabel("sentences a second (Poisson arrivals)")
@@ -204,7 +208,7 @@ def main(
     output: Path | None,
 ) -> None:
     """Compare bundles with the CTranslate2 MODEL of the same weights, each bundle with one of its compute types."""
-    found = {}
+    rows_by_type = {}
     default = ",".join(dict.fromkeys((f"{cores()}x1", f"1x{cores()}")))
     for bundle, compute_type in pairs:
         manifest = Manifest.load(bundle)
@@ -217,10 +221,10 @@ def main(
         for system in systems:
             highest_load(system, requests[:4])  # a warm-up
         parts = [float(share) for share in shares.split(",")]
-        found[compute_type] = compare(systems, requests, parts, seconds, turns)
-        report(found[compute_type], parts)
+        rows_by_type[compute_type] = compare(systems, requests, parts, seconds, turns)
+        report(rows_by_type[compute_type], parts)
     if output is not None:
-        draw_plot(found, output)
+        draw_plot(rows_by_type, output)
 
 
 if __name__ == "__main__":

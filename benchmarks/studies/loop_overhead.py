@@ -26,7 +26,7 @@ def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> npt.NDArr
     engine = OrtEngine(bundle, manifest)
     ids = np.random.default_rng(0).integers(4, manifest.model.source_vocabulary, source - 1)
     request = Request([*ids.tolist(), manifest.tokens.eos], max_length=tokens, min_length=0)
-    made = len(decode_all(engine, [request])[0].ids)
+    token_count = len(decode_all(engine, [request])[0].ids)
     source_ids = np.array([request.source_ids])
     lengths = np.array([source])
     memory = engine.encode(source_ids, lengths)
@@ -36,11 +36,11 @@ def compare(bundle: Path, *, tokens: int, source: int, rounds: int) -> npt.NDArr
         state.place([0], memory, [0], [tokens])
         session = engine.step_session
         binding = state.binding
-        for _ in range(made):
+        for _ in range(token_count):
             session.run_with_iobinding(binding)
 
     runs = (bare, lambda: decode_all(engine, [request]), lambda: engine.encode(source_ids, lengths))
-    return in_turns(runs, rounds, WARM_UP).T / made
+    return in_turns(runs, rounds, WARM_UP).T / token_count
 
 
 @click.command()

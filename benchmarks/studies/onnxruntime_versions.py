@@ -47,20 +47,20 @@ def numbers(version: str) -> tuple[int, ...]:
 def available() -> list[str]:
     """Return the versions for this Python: the newest of each minor version, and `NEIGHBOURS`."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", "onnxruntime"]
-    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = sorted(map(numbers, re.findall(r"\d+\.\d+\.\d+(?=,|$)", listed.split("versions:")[1].splitlines()[0])))
-    newest = {version[:2]: version for version in found}
-    chosen = {version for version in found if version == newest[version[:2]]} | NEIGHBOURS.intersection(found)
-    return [".".join(map(str, version)) for version in sorted(chosen) if version >= OLDEST]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    versions = sorted(map(numbers, re.findall(r"\d+\.\d+\.\d+(?=,|$)", output.split("versions:")[1].splitlines()[0])))
+    newest = {version[:2]: version for version in versions}
+    selected = {version for version in versions if version == newest[version[:2]]} | NEIGHBOURS.intersection(versions)
+    return [".".join(map(str, version)) for version in sorted(selected) if version >= OLDEST]
 
 
 def installed(version: str, folder: Path) -> Path:
     """Return the folder of a version, and install the version if necessary."""
-    where = folder / version
-    if not (where / "onnxruntime").exists():
+    target = folder / version
+    if not (target / "onnxruntime").exists():
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
-        subprocess.run([*command, "--no-compile", "--target", where, f"onnxruntime=={version}"], check=True)
-    return where
+        subprocess.run([*command, "--no-compile", "--target", target, f"onnxruntime=={version}"], check=True)
+    return target
 
 
 def verdicts(version: str, bundle: Path, folder: Path) -> dict[str, str]:
@@ -80,14 +80,18 @@ def verdicts(version: str, bundle: Path, folder: Path) -> dict[str, str]:
 @click.option("--version", "versions", multiple=True, help="Version to test. [default: every minor version]")
 def main(bundles: tuple[Path, ...], folder: Path, versions: tuple[str, ...]) -> None:
     """Print a table of the verdicts on BUNDLES; exit with 1 if an answer is wrong."""
-    bad = False
+    failed = False
     for bundle in bundles:
         click.echo(str(bundle))
         for version in versions or available():
-            found = verdicts(version, bundle.resolve(), folder)
-            bad = bad or not found["auto"].startswith("right") or any("wrong" in f for f in map(_short, found.values()))
-            click.echo(f"  {version:8}" + "; ".join(f"{name} {_short(verdict)}" for name, verdict in found.items()))
-    sys.exit(bad)
+            results = verdicts(version, bundle.resolve(), folder)
+            failed = (
+                failed
+                or not results["auto"].startswith("right")
+                or any("wrong" in f for f in map(_short, results.values()))
+            )
+            click.echo(f"  {version:8}" + "; ".join(f"{name} {_short(verdict)}" for name, verdict in results.items()))
+    sys.exit(failed)
 
 
 def _short(verdict: str) -> str:

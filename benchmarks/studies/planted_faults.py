@@ -250,7 +250,7 @@ def main(checkpoint: Path, float16: bool, sentences: int, each: int) -> None:
                 rows.append([kind, f"{size:g}", f"{by_sentences}/{each}", f"{refused}/{each}"])
                 click.echo(f"{kind}, {size:g}: {by_sentences}, {refused} of {each} refused", err=True)
     heads = ("fault", "size", "refused by sentences", "by sentences or weights")
-    click.echo("\n".join(markdown_table(heads, rows, left=("fault",))))
+    click.echo("\n".join(markdown_table(heads, rows, text_columns=("fault",))))
 
 
 if __name__ == "__main__":

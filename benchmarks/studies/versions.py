@@ -28,8 +28,8 @@ sources = [[*row, translator.manifest.tokens.eos] for row in ids.tolist()]
 now = time.perf_counter if clock else time.process_time
 for _ in sys.stdin:
     start = now()
-    made = translator.translate_ids(sources, max_length=target)
-    print(json.dumps([now() - start, [each.ids for each in made]]), flush=True)
+    results = translator.translate_ids(sources, max_length=target)
+    print(json.dumps([now() - start, [each.ids for each in results]]), flush=True)
 """
 
 
@@ -75,13 +75,14 @@ def main(
         sizes = [str(number) for number in (batch, source, target, int(clock))]
         versions = [Version(each, [str(bundle.resolve()), engine, *sizes]) for each in (sys.executable, python)]
         try:
-            made = [[version.call() for version in versions] for _ in range(rounds + 2)]
+            results = [[version.call() for version in versions] for _ in range(rounds + 2)]
         finally:
             for version in versions:
                 version.close()
-        if any(ours[1] != theirs[1] for ours, theirs in made):
+        if any(ours[1] != theirs[1] for ours, theirs in results):
             raise CheckFailed(f"batch {batch}: the ids of the two versions differ")
-        ratios = sorted(ours[0] / theirs[0] for ours, theirs in made[2:])
+        # The first two rounds allocate memory and start threads.
+        ratios = sorted(ours[0] / theirs[0] for ours, theirs in results[2:])
         click.echo(
             f"batch {batch}: identical ids, this version's time over the other's: median "
             f"{statistics.median(ratios):.3f} ({ratios[len(ratios) // 10]:.3f} to {ratios[-1 - len(ratios) // 10]:.3f})"

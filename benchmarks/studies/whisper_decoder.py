@@ -100,7 +100,7 @@ def contestants(
     start = torch.tensor([[START, NO_TIMESTAMPS]]).repeat(len(states), 1)
 
     def hugging_face() -> Ids:
-        made = transformers.GenerationMixin.generate(
+        generated = transformers.GenerationMixin.generate(
             model,
             decoder_input_ids=start,
             encoder_outputs=memory,
@@ -109,7 +109,7 @@ def contestants(
             do_sample=False,
             suppress_tokens=[EOS],
         )
-        return [list(row) for row in made[:, 2:].tolist()]
+        return [list(row) for row in generated[:, 2:].tolist()]
 
     def ours(translator: Translator) -> Callable[[], Ids]:
         options: dict[str, Any] = {"suppress": [EOS], "max_length": tokens + 1}
@@ -138,8 +138,10 @@ def contestants(
 
 @click.command()
 @click.option("--size", type=click.Choice(list(SIZES)), default="base", show_default=True)
-@click.option("--states", default=1500, show_default=True, help="States of the encoder, 50 for a second.")
-@click.option("--tokens", default=64, show_default=True, help="Tokens to make.")
+@click.option(
+    "--states", default=1500, show_default=True, help="Number of encoder states; one second of speech has 50."
+)
+@click.option("--tokens", default=64, show_default=True, help="Number of tokens to generate.")
 @click.option("--batch", default=1, show_default=True)
 @click.option("--beam", default=1, show_default=True)
 @click.option("--threads", default=2, show_default=True)

@@ -60,7 +60,7 @@ class EngineBuilder:
         manifest: of the bundle.
         options: for TensorRT's builder.
         directory: directory for the engines.
-        known: timing measurements of earlier builds, from `timing_cache`; may be empty.
+        timings: timing measurements of earlier builds, from `timing_cache`; may be empty.
         progress: called with (file, fraction done from 0 to 1).
     """
 
@@ -69,7 +69,7 @@ class EngineBuilder:
     manifest: Manifest
     options: BuildOptions
     directory: Path
-    known: bytes
+    timings: bytes
     progress: Callable[[str, float], None]
     layers: dict[str, int] = field(default_factory=dict)
     _cache: Any = None
@@ -101,9 +101,9 @@ class EngineBuilder:
         fixed = fixed_sizes(profiles[0], target)
         checked_graph(self.bundle, graph.file)
         network, parser = make_network(self.tensorrt, builder, self.bundle / graph.file, self._changes(graph), fixed)
-        known = interface(graph.role, self.manifest.model, precision)
-        if known is not None:
-            graph = leave_out_unknown(network, graph, {tensor.name for tensor in known.outputs})
+        contract = interface(graph.role, self.manifest.model, precision)
+        if contract is not None:
+            graph = leave_out_unknown(network, graph, {tensor.name for tensor in contract.outputs})
         counts = check_network(self.tensorrt, network, graph, precision, islands)
         config = self._config(builder, network, precision == "float16", file)
         for profile in profiles:
@@ -144,7 +144,7 @@ class EngineBuilder:
     def _set_timing_cache(self, config: Any) -> None:
         """Use one cache object for all engines, since TensorRT 8.6 fails to read its own serialized cache."""
         if self._cache is None:
-            self._cache = config.create_timing_cache(self.known)
+            self._cache = config.create_timing_cache(self.timings)
         if self._cache is None or not config.set_timing_cache(self._cache, False):
             _log.warning("%s rejects its timing cache: every kernel is timed again", self.tensorrt.library)
             self._cache = config.create_timing_cache(b"")
@@ -160,10 +160,10 @@ class EngineBuilder:
         self._check_products(wrong_products(layers, precision, islands), graph.file, precision)
         return count_types(layers)
 
-    def _check_products(self, wrong: list[str], file: str, precision: str) -> None:
-        if not wrong:
+    def _check_products(self, products: list[str], file: str, precision: str) -> None:
+        if not products:
             return
-        fault = f"the engine of {file} does not read {precision} in {len(wrong)} products: {', '.join(wrong[:3])}"
+        fault = f"the engine of {file} does not read {precision} in {len(products)} products: {', '.join(products[:3])}"
         if self.tensorrt.strongly_typed:
             raise CheckFailed(f"{fault}, although its graph requires it")
         _log.warning("%s; %s chose so", fault, self.tensorrt.library)

@@ -28,8 +28,8 @@ _FEW_ROWS = 3  # few, so that every row is refilled many times
 _STEPS = 8  # number of steps whose logits are compared between rows
 # Allowed differences of logits, relative to the largest logit. Rows of one batch use the same kernel. A single row may
 # use another kernel, with other rounding.
-_ALIKE_WITHIN = 1e-3
-_ALONE_WITHIN = {"float32": 1e-3, "float16": 2e-2}
+_BATCH_TOLERANCE = 1e-3
+_ALONE_TOLERANCE = {"float32": 1e-3, "float16": 2e-2}
 _log = logging.getLogger("txport")
 
 
@@ -49,14 +49,14 @@ def try_engines(bundle: Path, directory: Path, record: BuildRecord, manifest: Ma
         EngineError, ResourceError: the engines do not run.
     """
     gpu = find_gpu()
-    why = gpu if isinstance(gpu, str) else misfit(record, manifest, gpu, tensorrt.library)
-    if why is None:
+    reason = gpu if isinstance(gpu, str) else misfit(record, manifest, gpu, tensorrt.library)
+    if reason is None:
         try:
             engine = open_engine(bundle, manifest, built_choice(directory, record, "it was just built"))
         except MissingLibrary as error:
-            why = str(error)
-    if why is not None:
-        _log.warning("the engines have not been tried (%s): run tx-verify --engine trt where they will be used", why)
+            reason = str(error)
+    if reason is not None:
+        _log.warning("the engines have not been tried (%s): run tx-verify --engine trt where they will be used", reason)
         return False
     manifest.check_file(bundle, GOLDEN, contents=True)
     golden = load_golden(bundle)
@@ -99,16 +99,16 @@ def check_rows(engine: Engine, golden: Golden, record: BuildRecord) -> None:
     case = max(golden.cases, key=lambda case: (len(case.target_ids), len(case.read)), default=None)
     if case is None:
         return
-    every = list(_buckets(engine, record))
-    case = replace(case, target_ids=case.target_ids[: min(_STEPS, *(target for _, _, target in every))])
-    alone_within = _ALONE_WITHIN[record.precision.type]
-    for buckets in (list(each) for _, each in groupby(every, key=lambda bucket: bucket[0])):
+    all_buckets = list(_buckets(engine, record))
+    case = replace(case, target_ids=case.target_ids[: min(_STEPS, *(target for _, _, target in all_buckets))])
+    alone_tolerance = _ALONE_TOLERANCE[record.precision.type]
+    for buckets in (list(each) for _, each in groupby(all_buckets, key=lambda bucket: bucket[0])):
         greedy = buckets[0][0]
         alone = _logits(greedy, case, 1, buckets[0][2])
         for _, rows, target in buckets:
-            found = _logits(greedy, case, rows, target)
-            _compare(found, found[:, :1], _ALIKE_WITHIN, f"in a batch of {rows} with caches of {target}")
-            _compare(found, alone, alone_within, f"alone and in a batch of {rows} with caches of {target}")
+            together = _logits(greedy, case, rows, target)
+            _compare(together, together[:, :1], _BATCH_TOLERANCE, f"in a batch of {rows} with caches of {target}")
+            _compare(together, alone, alone_tolerance, f"alone and in a batch of {rows} with caches of {target}")
 
 
 def _logits(engine: Any, case: Case, rows: int, target: int) -> Float32:
@@ -116,24 +116,24 @@ def _logits(engine: Any, case: Case, rows: int, target: int) -> Float32:
     sources = np.array([case.read] * rows)
     memory = engine.encode(sources, np.full(rows, sources.shape[1]))
     state = engine.allocate(rows, sources.shape[1], target, logits=True)
-    every = range(rows)
-    state.place(every, memory, every, [target] * rows)
-    found = []
+    all_rows = range(rows)
+    state.place(all_rows, memory, all_rows, [target] * rows)
+    steps = []
     for token in case.target_ids:
         state.step()
         state.read()
-        found.append(state.logits(every))
-        state.override(every, [token] * rows, [False] * rows)
-    return np.stack(found)
+        steps.append(state.logits(all_rows))
+        state.override(all_rows, [token] * rows, [False] * rows)
+    return np.stack(steps)
 
 
-def _compare(found: Float32, wanted: Float32, within: float, where: str) -> None:
-    size = np.abs(wanted).max()
-    errors = np.abs(found - wanted).max(axis=(0, 2))
+def _compare(actual: Float32, expected: Float32, tolerance: float, situation: str) -> None:
+    size = np.abs(expected).max()
+    errors = np.abs(actual - expected).max(axis=(0, 2))
     row = int(np.argmax(np.where(np.isnan(errors), np.inf, errors)))
-    if not errors[row] <= within * size:
+    if not errors[row] <= tolerance * size:
         raise CheckFailed(
-            f"the engines compute one sentence differently {where}: the logits of row {row} differ by "
+            f"the engines compute one sentence differently {situation}: the logits of row {row} differ by "
             f"{errors[row]:.3g}, of up to {size:.3g}; build with another --optimization-level, or use ONNX Runtime"
         )
 
@@ -143,12 +143,12 @@ def _buckets(engine: Engine, record: BuildRecord) -> Iterator[tuple[Any, int, in
     for role, beams in [("decoder_step", 1), *(("decoder_beams", number) for number in record.beams)]:
         files = [file for file in record.engines if file.role == role]
         profiles = [profile for file in files for profile in file.profiles if (profile.beams or 1) == beams]
-        most = engine.limits.batch // beams
-        sizes = {min(size, most) for size in (*(profile.batch.max for profile in profiles), _FEW_ROWS)}
+        max_sentences = engine.limits.batch // beams
+        sizes = {min(size, max_sentences) for size in (*(profile.batch.max for profile in profiles), _FEW_ROWS)}
         for target in sorted({profile.target.max for profile in profiles if profile.target is not None}):
-            started: Any = copy(engine)
-            started.first_target = lambda _source, length=target: length
-            greedy: Any = started if beams == 1 else FirstBeams(started, beams)
+            with_length: Any = copy(engine)
+            with_length.first_target = lambda _source, length=target: length
+            greedy: Any = with_length if beams == 1 else FirstBeams(with_length, beams)
             yield from ((greedy, rows, target) for rows in sorted(sizes))
 
 
@@ -158,8 +158,8 @@ def _check_bucket(engine: Engine, golden: Golden, prefix: list[int], rows: int, 
         order = [index % count for index in range(rows + count)]
     else:
         order = []
-    for wrong in check(engine, golden, prefix, rows=rows, order=order, least=target):
+    for difference in check(engine, golden, prefix, rows=rows, order=order, min_tokens=target):
         raise CheckFailed(
-            f"the engines differ from the bundle's golden.json: case {wrong.case} in a batch of "
-            f"{rows} with caches of {target} came out as {wrong.found[:20]} instead of {wrong.expected[:20]}"
+            f"the engines differ from the bundle's golden.json: case {difference.case} in a batch of "
+            f"{rows} with caches of {target} gave {difference.actual[:20]} instead of {difference.expected[:20]}"
         )

@@ -43,9 +43,9 @@ def write_caches_by_select(tensorrt: TensorRt, network: Any) -> int:
     # [b, 1, 1, 1] compared with [1, 1, t, 1]: true at the position of each row.
     position = _reshaped(network, inputs["positions"], (-1, 1, 1, 1))
     slots = _reshaped(network, inputs["cache_positions"], (1, 1, -1, 1))
-    here = network.add_elementwise(position, slots, trt.ElementWiseOperation.EQUAL).get_output(0)
+    is_position = network.add_elementwise(position, slots, trt.ElementWiseOperation.EQUAL).get_output(0)
     for layer in scatters:
-        select = network.add_select(here, layer.get_input(_UPDATES), layer.get_input(_DATA))
+        select = network.add_select(is_position, layer.get_input(_UPDATES), layer.get_input(_DATA))
         select.name = f"{layer.name}/Where"
         _take_over(tensorrt, network, layer.get_output(0), select.get_output(0))
     return len(scatters)
@@ -62,9 +62,9 @@ def repeat_over_heads(network: Any, heads: int) -> int:
     for layer, index, axis in [*head_broadcasts(network, heads)]:
         tensor = layer.get_input(index)
         if (tensor.name, axis) not in repeated:
-            whole = network.add_concatenation([tensor] * heads)
-            whole.axis = axis
-            repeated[tensor.name, axis] = whole.get_output(0)
+            repeat = network.add_concatenation([tensor] * heads)
+            repeat.axis = axis
+            repeated[tensor.name, axis] = repeat.get_output(0)
         layer.set_input(index, repeated[tensor.name, axis])
     return len(repeated)
 

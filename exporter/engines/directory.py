@@ -32,7 +32,7 @@ from txport.runtime.engines.build_record import (
     LibraryName,
     TargetGpu,
 )
-from txport.runtime.engines.directories import own_engines
+from txport.runtime.engines.directories import user_engines
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, InputError
 from txport.runtime.files import new_directory, remove_leftovers, write_atomically
@@ -105,25 +105,25 @@ def build_directory(
         InputError: the directory exists, is being built by another process, or cannot be written.
         BundleError, CheckFailed: see `EngineBuilder.build` and `try_engines`.
     """
-    target = own_engines(manifest) / directory_name(plan, manifest, version)
+    target = user_engines(manifest) / directory_name(plan, manifest, version)
     with _only_one(target):
         remove_leftovers(target.parent)  # also of other plans
         if target.exists() and not force:
             raise InputError(f"{target} exists already: use it, or build it again with --force")
         cache = timing_cache or target / TIMING_CACHE
         if cache.is_file():
-            known = cache.read_bytes()
+            timings = cache.read_bytes()
         else:
-            known = b""
+            timings = b""
         with new_directory(target, replace=force, marker=NAME) as directory:
-            measured = _build_apart(plan, directory, known, timeout, progress)
+            measured = _build_in_process(plan, directory, timings, timeout, progress)
         if timing_cache is not None and measured:
             write_atomically(timing_cache, measured)
     return target
 
 
-def _build_apart(
-    plan: BuildPlan, directory: Path, known: bytes, timeout: float | None, progress: Callable[[str, float], None]
+def _build_in_process(
+    plan: BuildPlan, directory: Path, timings: bytes, timeout: float | None, progress: Callable[[str, float], None]
 ) -> bytes:
     """Build in a separate process. After a crash, try again with caches written by ScatterElements.
 
@@ -131,7 +131,7 @@ def _build_apart(
     """
     start = monotonic()
     try:
-        return run_apart(partial(_build, plan, directory, known), timeout, progress)
+        return run_apart(partial(_build, plan, directory, timings), timeout, progress)
     except BuildCrashed as crash:
         if not plan.options.select_caches or "scatter" not in plan.lowerings:
             raise
@@ -141,18 +141,18 @@ def _build_apart(
     if timeout is not None:
         timeout -= monotonic() - start
     plan = replace(plan, options=replace(plan.options, select_caches=False))
-    return run_apart(partial(_build, plan, directory, known), timeout, progress)
+    return run_apart(partial(_build, plan, directory, timings), timeout, progress)
 
 
 def directory_name(plan: BuildPlan, manifest: Manifest, version: str) -> str:
     """Return a readable name from the GPU, the library and a hash of all options."""
-    chosen = {
+    identity = {
         "bundle": sources(plan, manifest),
         "gpu": encode(plan.gpu),
         "options": encode(plan.options),
         "buckets": encode(plan.buckets),
     }
-    digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     gpus = "+".join("sm" + capability.replace(".", "") for capability in plan.gpu.compute_capabilities)
     if plan.library == "tensorrt_rtx":
         library = "trt_rtx"
@@ -192,12 +192,12 @@ def _only_one(target: Path) -> Iterator[None]:
         only.close()
 
 
-def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[str, float], None]) -> bytes:
+def _build(plan: BuildPlan, directory: Path, timings: bytes, progress: Callable[[str, float], None]) -> bytes:
     """Write all engines and the record, check them, and return the timing cache. Runs in the separate process."""
     tensorrt = find_tensorrt(plan.library)
     manifest = Manifest.load(plan.bundle)
-    builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, known, progress)
-    record = _written(plan, builder)
+    builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, timings, progress)
+    record = _write_record(plan, builder)
     if measured := builder.timing_cache:
         (directory / TIMING_CACHE).write_bytes(measured)
     del builder  # frees its memory
@@ -205,7 +205,7 @@ def _build(plan: BuildPlan, directory: Path, known: bytes, progress: Callable[[s
     return measured
 
 
-def _written(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
+def _write_record(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:
     """Build all engines of a plan, then write the record."""
     start = monotonic()
     tensorrt = builder.tensorrt

@@ -63,5 +63,5 @@ class FirstRows:
 
     def resized(self, rows: Sequence[int], target: int) -> "FirstRows":
         """Move sentences; see `DecoderState.resized`."""
-        whole = [first + beam for first in self._first(rows) for beam in range(self._beams)]
-        return FirstRows(self._state.resized(whole, target), self._beams)
+        all_rows = [first + beam for first in self._first(rows) for beam in range(self._beams)]
+        return FirstRows(self._state.resized(all_rows, target), self._beams)

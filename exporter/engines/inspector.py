@@ -66,7 +66,7 @@ def wrong_products(layers: list[dict[str, Any]], precision: str, islands: set[st
 
     A layer with some inputs in `precision` is correct. It may also read and write float32 sums, like parts of products.
     """
-    wrong = []
+    faults = []
     for layer in layers:
         name = _PROFILE.sub("", str(layer.get("Name", "")))
         kind = str(layer.get("LayerType", ""))
@@ -76,17 +76,17 @@ def wrong_products(layers: list[dict[str, Any]], precision: str, islands: set[st
             continue
         read = _types_of(layer, "Inputs")
         if read and precision not in read and not any(is_island(node, islands) for node in nodes):
-            wrong.append(f"{name} ({', '.join(sorted(read))})")
-    return wrong
+            faults.append(f"{name} ({', '.join(sorted(read))})")
+    return faults
 
 
 def _computes_in(layer: dict[str, Any]) -> str | None:
     if str(layer.get("LayerType", "")).startswith(_MOVES):
         return None
-    written = _types_of(layer, "Outputs")
-    both = written & _types_of(layer, "Inputs")
-    if len(both) == 1 and len(written) == 1:
-        return next(iter(both))
+    output_types = _types_of(layer, "Outputs")
+    shared_types = output_types & _types_of(layer, "Inputs")
+    if len(shared_types) == 1 and len(output_types) == 1:
+        return next(iter(shared_types))
     return None
 
 

@@ -43,16 +43,16 @@ def let_attention_decompose(tensorrt: TensorRt, network: Any) -> None:
             layer.attention.decomposable = True
 
 
-def leave_out_unknown(network: Any, graph: Graph, known: Collection[str]) -> Graph:
-    """Unmark optional outputs that are not `known`, since every marked output is computed and must be bound.
+def leave_out_unknown(network: Any, graph: Graph, names: Collection[str]) -> Graph:
+    """Unmark optional outputs that are not `names`, since every marked output is computed and must be bound.
 
     Returns:
         `graph` without these outputs.
     """
     for output in [network.get_output(index) for index in range(network.num_outputs)]:
-        if output.name not in known:
+        if output.name not in names:
             network.unmark_output(output)
-    return replace(graph, outputs=tuple(tensor for tensor in graph.outputs if tensor.name in known))
+    return replace(graph, outputs=tuple(tensor for tensor in graph.outputs if tensor.name in names))
 
 
 def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str, islands: set[str]) -> dict[str, int]:
@@ -73,10 +73,10 @@ def check_network(tensorrt: TensorRt, network: Any, graph: Graph, precision: str
     """
     inputs = {network.get_input(index).name for index in range(network.num_inputs)}
     outputs = {network.get_output(index).name for index in range(network.num_outputs)}
-    for what, parsed, listed in (("input", inputs, graph.inputs), ("output", outputs, graph.outputs)):
-        if missing := sorted({tensor.name for tensor in listed} - parsed):
+    for direction, parsed, declared in (("input", inputs, graph.inputs), ("output", outputs, graph.outputs)):
+        if missing := sorted({tensor.name for tensor in declared} - parsed):
             raise CheckFailed(
-                f"{tensorrt.library} dropped the {what} {missing[0]!r} of {graph.file}: its engine would be wrong"
+                f"{tensorrt.library} dropped the {direction} {missing[0]!r} of {graph.file}: its engine would be wrong"
             )
     for layer in layers_of(network):
         if kind_of(layer) == "ATTENTION_INPUT" and layer.num_inputs <= _MASK:

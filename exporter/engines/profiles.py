@@ -32,8 +32,8 @@ class Buckets:
 
     def sentences(self, beams: int) -> tuple[int, ...]:
         """Return the batch sizes of beam search in sentences, ascending."""
-        most = self.batches[-1] // beams
-        return tuple(sorted({min(size, most) for size in self.batches}))
+        maximum = self.batches[-1] // beams
+        return tuple(sorted({min(size, maximum) for size in self.batches}))
 
     @property
     def profiles(self) -> int:
@@ -63,51 +63,53 @@ def choose_buckets(
     limits = manifest.limits
     small = multiprocessors is not None and multiprocessors < _MULTIPROCESSORS
     if max_batch is not None:
-        most = max_batch
+        maximum = max_batch
     elif small and not batches:
-        most = min(_SMALL_BATCH, limits.batch)
+        maximum = min(_SMALL_BATCH, limits.batch)
     else:
-        most = limits.batch
-    if not 1 <= most <= limits.batch:
-        raise InputError(f"the maximum batch {most} is not between 1 and {limits.batch}, the bundle's maximum")
-    known = [size for size in _BATCHES if not small or size <= _SMALL_BATCH]
-    chosen = batches or [*(size for size in known if size < most), most]
+        maximum = limits.batch
+    if not 1 <= maximum <= limits.batch:
+        raise InputError(f"the maximum batch {maximum} is not between 1 and {limits.batch}, the bundle's maximum")
+    default_sizes = [size for size in _BATCHES if not small or size <= _SMALL_BATCH]
+    batch_sizes = batches or [*(size for size in default_sizes if size < maximum), maximum]
     if not targets and small:
         targets = [max(min(_SHORTEST_TARGET, limits.target), limits.target // 4), limits.target]
     elif not targets:
         doubled = [_SHORTEST_TARGET << index for index in range(limits.target.bit_length())]
         targets = [*(size for size in doubled if size < limits.target), limits.target]
-    _check("batch", chosen, most)
+    _check("batch", batch_sizes, maximum)
     _check("target", targets, limits.target)
-    return Buckets(tuple(sorted(set(chosen))), tuple(sorted(set(targets))))
+    return Buckets(tuple(sorted(set(batch_sizes))), tuple(sorted(set(targets))))
 
 
-def choose_beams(manifest: Manifest, tensorrt: TensorRt, most: int, asked: Sequence[int] | None) -> tuple[int, ...]:
+def choose_beams(
+    manifest: Manifest, tensorrt: TensorRt, max_rows: int, requested: Sequence[int] | None
+) -> tuple[int, ...]:
     """Return the numbers of beams to build for. Default: that of the model, if bundle, library and batch allow it.
 
     Args:
         manifest: of the bundle.
         tensorrt: the library.
-        most: number of rows of the largest batch.
-        asked: numbers of beams from the user; 1 for no beam search.
+        max_rows: number of rows of the largest batch.
+        requested: numbers of beams from the user; 1 for no beam search.
 
     Raises:
         BundleError: the bundle does not contain the step of beam search.
         InputError: the library cannot build it, or the largest batch has fewer rows than a sentence has beams.
     """
     has_graph = manifest.optional_graph("decoder_beams") is not None
-    if asked is None:
-        own = manifest.generation.beam or 1
-        if 2 <= own <= most and has_graph and tensorrt.has_cache_layers:
-            return (own,)
+    if requested is None:
+        model_beam = manifest.generation.beam or 1
+        if 2 <= model_beam <= max_rows and has_graph and tensorrt.has_cache_layers:
+            return (model_beam,)
         return ()
-    wanted = tuple(sorted({beams for beams in asked if beams > 1}))
-    if wanted and not has_graph:
+    beam_sizes = tuple(sorted({beams for beams in requested if beams > 1}))
+    if beam_sizes and not has_graph:
         raise BundleError("the bundle has no step of beam search: export it again with --with-beams, or omit --beams")
-    if wanted and not tensorrt.has_cache_layers:
+    if beam_sizes and not tensorrt.has_cache_layers:
         raise InputError(f"{tensorrt.library} does not build the step of beam search, 10.15 does: omit --beams")
-    _check("beam", asked, most)
-    return wanted
+    _check("beam", requested, max_rows)
+    return beam_sizes
 
 
 def encoder_profiles(manifest: Manifest, buckets: Buckets) -> tuple[Profile, ...]:
@@ -147,17 +149,17 @@ def shapes(tensor: Tensor, profile: Profile) -> tuple[list[int], list[int], list
     if profile.beams is not None and profile.target is not None:
         sizes |= {name: _exactly(size) for name, size in fixed_sizes(profile, profile.target.max).items()}
 
-    def at(which: str) -> list[int]:
-        return [dim if isinstance(dim, int) else getattr(sizes[dim], which) for dim in tensor.shape]
+    def shape_for(bound: str) -> list[int]:
+        return [dim if isinstance(dim, int) else getattr(sizes[dim], bound) for dim in tensor.shape]
 
-    return at("min"), at("opt"), at("max")
+    return shape_for("min"), shape_for("opt"), shape_for("max")
 
 
 def _exactly(size: int) -> Range:
     return Range(size, size, size)
 
 
-def _check(name: str, sizes: Sequence[int], most: int) -> None:
+def _check(name: str, sizes: Sequence[int], maximum: int) -> None:
     for size in sizes:
-        if not 1 <= size <= most:
-            raise InputError(f"the {name} bucket {size} is not between 1 and {most}")
+        if not 1 <= size <= maximum:
+            raise InputError(f"the {name} bucket {size} is not between 1 and {maximum}")

@@ -28,47 +28,47 @@ def with_size(model: bytes, dimension: str, size: int) -> bytes:
 
 def _rewritten(message: bytes, path: tuple[tuple[int, ...], ...], name: bytes, replacement: bytes) -> bytes:
     if not path:
-        named = any(number == _DIM_PARAM and value == name for number, value, _ in _fields(message))
-        if named:
+        is_dimension = any(number == _DIM_PARAM and value == name for number, value, _ in _fields(message))
+        if is_dimension:
             return replacement
         return message
     parts = []
-    for number, value, whole in _fields(message):
+    for number, value, field_bytes in _fields(message):
         if number in path[0] and value is not None:
             inner = _rewritten(value, path[1:], name, replacement)
-            whole = _varint(number << 3 | _BYTES) + _varint(len(inner)) + inner
-        parts.append(whole)
+            field_bytes = _varint(number << 3 | _BYTES) + _varint(len(inner)) + inner
+        parts.append(field_bytes)
     return b"".join(parts)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes | None, bytes]]:
     """Yield (number, contents, whole field) of all fields in order. Contents are None for fields without a length."""
-    at = 0
-    while at < len(message):
-        start = at
-        key, at = _read_varint(message, at)
+    offset = 0
+    while offset < len(message):
+        start = offset
+        key, offset = _read_varint(message, offset)
         kind = key & 7
         value = None
         if kind == _VARINT:
-            _, at = _read_varint(message, at)
+            _, offset = _read_varint(message, offset)
         elif kind == _BYTES:
-            length, at = _read_varint(message, at)
-            value = message[at : at + length]
-            at = at + length
+            length, offset = _read_varint(message, offset)
+            value = message[offset : offset + length]
+            offset = offset + length
         else:
-            at += {_FIXED64: 8, _FIXED32: 4}[kind]
-        yield key >> 3, value, message[start:at]
+            offset += {_FIXED64: 8, _FIXED32: 4}[kind]
+        yield key >> 3, value, message[start:offset]
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = data[at]
+        byte = data[offset]
         value = value | (byte & 127) << shift
         shift = shift + 7
-        at = at + 1
+        offset = offset + 1
         if byte < 128:
-            return value, at
+            return value, offset
 
 
 def _varint(value: int) -> bytes:

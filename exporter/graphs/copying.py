@@ -12,7 +12,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 from txport.exporter.graphs.lowerings import Lowering
 from txport.exporter.graphs.writer import Writer
-from txport.models.copying import NOTHING, CopyMechanism
+from txport.models.copying import MIN_PROBABILITY, CopyMechanism
 from txport.runtime.bundle.interface import CROSS_IDS
 from txport.runtime.bundle.schema import ModelSizes
 
@@ -62,13 +62,13 @@ def write_mixture(
         copies = lowering.by_sentence(w.op("Exp", w.op("Neg", w.op("Softplus", gate))), 1)
         attention = _average_attention(w, lowering, mechanism, sizes, attentions)
         copied = w.op("Mul", w.op("MatMul", attention, equal), copies)
-        pointed = w.op("Relu", w.op("Sub", copied, NOTHING))
+        pointed = w.op("Relu", w.op("Sub", copied, MIN_PROBABILITY))
         generated = lowering.by_sentence(generated, sizes.target_vocabulary)  # [b, t, v]
         places = lowering.for_each_token(ids_of_row)  # [b, t, s]
         alone = w.op("GatherElements", generated, places, axis=2)
         # Other positions, such as padding, must keep their value even if the probability is 0 in float32.
-        both = w.op("Max", alone, w.op("Log", w.op("Add", w.op("Exp", alone), pointed)))
-        mixture = w.op("ScatterElements", generated, places, both, axis=2)
+        log_mixture = w.op("Max", alone, w.op("Log", w.op("Add", w.op("Exp", alone), pointed)))
+        mixture = w.op("ScatterElements", generated, places, log_mixture, axis=2)
         return w.op("Reshape", mixture, [-1, sizes.target_vocabulary])
 
 

@@ -39,9 +39,9 @@ def write_step(model: Transformer, lowering: type[Lowering], length: int, tensor
     layers = Decoder(w, model, lowering(w, sizes), length)
     logits, caches = layers.write(read, positions, layers.key_values("self"))
     state = write_state(w, layers.lowering, model.config, logits)
-    written = w.model([*state, *(each for cache in caches for each in cache), logits])
-    layers.lowering.finish(written.graph)
-    return written
+    step_model = w.model([*state, *(each for cache in caches for each in cache), logits])
+    layers.lowering.finish(step_model.graph)
+    return step_model
 
 
 def write_state(w: Writer, lowering: Lowering, config: Config, logits: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -56,8 +56,8 @@ def write_state(w: Writer, lowering: Lowering, config: Config, logits: ir.Value)
     positions = w.inputs["positions"]
     token = w.op("Where", w.inputs["finished"], config.pad_id, lowering.best(logits, config.target_vocabulary))
     # Runtimes bind outputs over inputs. So each such output depends, through `token`, on all readers of its input.
-    following, ended = lowering.advance(token, config.eos_id, config.target_vocabulary)
-    return token, w.op("Where", ended, positions, following), ended
+    following, is_finished = lowering.advance(token, config.eos_id, config.target_vocabulary)
+    return token, w.op("Where", is_finished, positions, following), is_finished
 
 
 def write_beams(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
@@ -74,7 +74,7 @@ def write_beams(model: Transformer, length: int, tensors: ModelTensors) -> ir.Mo
     read = write_embedding(w, model.target_embedding, length, ids, positions)
     layers = Decoder(w, model, Beams(w, sizes), length)
     logits, caches = layers.write(read, positions, layers.key_values("self"))
-    count = np.array([interface.most_top(sizes)], np.int64)
+    count = np.array([interface.candidate_count(sizes)], np.int64)
     best, best_ids = w.ops("TopK", 2, logits, count, axis=-1)
     best_ids.dtype = ir.DataType.INT64
     # The normaliser is computed from the probability of the best token, which is far from 0.
@@ -110,7 +110,7 @@ class Decoder:
         """Return logits `[n, v]` and the new caches, for embeddings `[n, d]` at positions `[n]`."""
         w = self._w
         model = self._model
-        x, written, attentions = self._layers(read, positions, caches)
+        x, new_caches, attentions = self._layers(read, positions, caches)
         if self._folds_last:
             norm = foldable(model.decoder_norm)
         else:
@@ -118,7 +118,7 @@ class Decoder:
         logits = w.linear(x, w.tensors.linear(model.projection, norm=norm), "projection")
         if model.copying is not None:
             logits = write_mixture(w, self.lowering, model.copying, self._sizes, logits, x, read, attentions)
-        return logits, written
+        return logits, new_caches
 
     @property
     def _folds_last(self) -> bool:
@@ -147,14 +147,16 @@ class Decoder:
         attentions = {}
         parts = zip(layers, self.key_values("cross"), caches, self._biases(), strict=True)
         for index, (layer, cross, cache, bias) in enumerate(parts):
-            own = layer.self_attention
+            attention = layer.self_attention
             folded = self._folded(layer)
             with w.module(f"layers.{index}"):
-                packed = w.tensors.linear(own.query, own.key, own.value, norm=folded[0], scale=query_scale(own))
+                packed = w.tensors.linear(
+                    attention.query, attention.key, attention.value, norm=folded[0], scale=query_scale(attention)
+                )
                 qkv = rotation.turned(w.linear(y, packed, "self_qkv"), [-1])
                 context, cache = lowering.self_attention(qkv, cache, bias)
                 caches_after.append(cache)
-                y = w.linear(context, w.tensors.linear(own.output), "self_output")
+                y = w.linear(context, w.tensors.linear(attention.output), "self_output")
                 residual, y = self._add_norm(y, residual, *next(norms))
                 other = layer.cross_attention
                 packed = w.tensors.linear(other.query, norm=folded[1], scale=query_scale(other))

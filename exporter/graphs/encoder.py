@@ -130,10 +130,10 @@ def _biases(w: Writer, model: Transformer, length: int, positions: ir.Value, bia
         distances = w.op("Sub", w.op("Unsqueeze", positions, [0, 1]), w.op("Unsqueeze", positions, [0, 2]))
         return w.op("Add", distances, length - 1)
 
-    known: dict[ir.Value, ir.Value] = {}
+    by_layer: dict[ir.Value, ir.Value] = {}
     for of_layer in (biases := write_relative_positions(w, relative, length, rows)):
-        known[of_layer] = known.get(of_layer) or w.op("Add", of_layer, bias)
-    return [known[of_layer] for of_layer in biases]
+        by_layer[of_layer] = by_layer.get(of_layer) or w.op("Add", of_layer, bias)
+    return [by_layer[of_layer] for of_layer in biases]
 
 
 def _write_layer(

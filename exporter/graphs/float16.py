@@ -38,16 +38,16 @@ def ending(model: ir.Model) -> set[str]:
 
     They begin with the softmax of attention, and after the projection.
     """
-    found: set[ir.Node] = set()
+    nodes: set[ir.Node] = set()
     values = [value for value in model.graph.outputs if value.name in SINGLE_OUTPUTS]
     while values:
         node = values.pop().producer()
-        if node is None or node in found or node.op_type in ("Gemm", "MatMul") or in_norm(node):
+        if node is None or node in nodes or node.op_type in ("Gemm", "MatMul") or in_norm(node):
             continue
-        found.add(node)
+        nodes.add(node)
         if node.op_type != "Softmax":
             values += [value for value in node.inputs if value is not None]
-    floats = (node for node in found if any(value.dtype == SINGLE for value in node.outputs))
+    floats = (node for node in nodes if any(value.dtype == SINGLE for value in node.outputs))
     return {node.name or "" for node in floats}
 
 
@@ -67,27 +67,27 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
         if graph_input.dtype == SINGLE and graph_input.name != FEATURES:
             graph_input.dtype = HALF
     for node in list(graph):
-        wanted = SINGLE if node.name in islands else HALF
+        precision = SINGLE if node.name in islands else HALF
         for index, value in enumerate(node.inputs):
-            if value is not None and value.dtype in (HALF, SINGLE) and value.dtype != wanted:
-                if (value, wanted) not in variants:
-                    variant = _variant(graph, value, wanted)
-                    variants[value, wanted] = (
-                        _unbounded(graph, variant) if value in masks and wanted == SINGLE else variant
+            if value is not None and value.dtype in (HALF, SINGLE) and value.dtype != precision:
+                if (value, precision) not in variants:
+                    variant = _variant(graph, value, precision)
+                    variants[value, precision] = (
+                        _unbounded(graph, variant) if value in masks and precision == SINGLE else variant
                     )
-                node.replace_input_with(index, variants[value, wanted])
+                node.replace_input_with(index, variants[value, precision])
         for output in node.outputs:
             if output.dtype == SINGLE:
-                output.dtype = wanted
+                output.dtype = precision
         if node.op_type == "Cast" and node.attributes["to"].as_int() == SINGLE:
-            node.attributes["to"] = ir.AttrInt64("to", wanted)
+            node.attributes["to"] = ir.AttrInt64("to", precision)
     for index, graph_output in enumerate(graph.outputs):
-        wanted = SINGLE if graph_output.name in SINGLE_OUTPUTS else HALF
-        if graph_output.dtype in (HALF, SINGLE) and graph_output.dtype != wanted:
+        precision = SINGLE if graph_output.name in SINGLE_OUTPUTS else HALF
+        if graph_output.dtype in (HALF, SINGLE) and graph_output.dtype != precision:
             # The graph output keeps its name, and the value before the Cast gets another one.
             name = str(graph_output.name)
             graph_output.name = f"{graph_output.name}.{_NAMES[graph_output.dtype]}"
-            cast = _cast(graph_output, wanted, name)
+            cast = _cast(graph_output, precision, name)
             graph.append(cast)
             graph.outputs[index] = cast.outputs[0]
     remove_unused_weights(graph)
@@ -156,8 +156,8 @@ def fold_relu_biases(graph: ir.Graph) -> None:
         relu.op_type = "Max"
         relu.name = relu.outputs[0].name = f"{module_of(relu)}/Max"
         relu.resize_inputs(2)
-        relu.replace_input_with(1, _added(graph, f"{module_of(inner)}.negative_bias", negative))
-        outer.replace_input_with(2, _added(graph, f"{module_of(outer)}.folded_bias", following))
+        relu.replace_input_with(1, _add_constant(graph, f"{module_of(inner)}.negative_bias", negative))
+        outer.replace_input_with(2, _add_constant(graph, f"{module_of(outer)}.folded_bias", following))
     remove_unused_weights(graph)
 
 
@@ -167,9 +167,9 @@ def _layers_around(relu: ir.Node) -> tuple[ir.Node | None, ir.Node | None]:
         return None, None
     inner = relu.inputs[0].producer()
     readers = [user.node for user in relu.outputs[0].uses()]
-    both = [inner, *readers]
+    layers = [inner, *readers]
     alone = len(relu.inputs[0].uses()) == 1 and len(readers) == 1
-    if not alone or any(each is None or each.op_type != "Gemm" or len(each.inputs) < 3 for each in both):
+    if not alone or any(each is None or each.op_type != "Gemm" or len(each.inputs) < 3 for each in layers):
         return None, None
     return inner, readers[0]
 
@@ -179,7 +179,7 @@ def _constant(value: ir.Value | None) -> ir.TensorProtocol:
     return value.const_value
 
 
-def _added(graph: ir.Graph, name: str, tensor: ir.LazyTensor) -> ir.Value:
+def _add_constant(graph: ir.Graph, name: str, tensor: ir.LazyTensor) -> ir.Value:
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
     graph.initializers[name] = value
     return value
@@ -255,13 +255,13 @@ def _converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtoc
 
 def is_masked(array: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a bool array, true for values that mask a position, also after additions."""
-    found: NDArray[np.bool_] = array < MASKED / 2
-    return found
+    masked: NDArray[np.bool_] = array < MASKED / 2
+    return masked
 
 
 def _masks(graph: ir.Graph) -> set[ir.Value]:
     """Return masks that are added to scores: inputs and results of Where, also after moves and additions."""
-    found = {value for value in graph.inputs if value.name == "cross_bias"}
+    masks_and_results = {value for value in graph.inputs if value.name == "cross_bias"}
     for node in graph:
         constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
         masks = node.op_type == "Where" and any(
@@ -270,9 +270,9 @@ def _masks(graph: ir.Graph) -> set[ir.Value]:
         # Biases of relative positions are added to a mask. Scores, which are products, are not masks themselves.
         sums = not any(value is not None and _is_product(value) for value in node.inputs)
         moves = node.op_type in ("Add", "Gather", "Unsqueeze", "Where") and sums
-        if masks or (moves and any(value in found for value in node.inputs)):
-            found.update(node.outputs)
-    return found
+        if masks or (moves and any(value in masks_and_results for value in node.inputs)):
+            masks_and_results.update(node.outputs)
+    return masks_and_results
 
 
 def _is_product(value: ir.Value) -> bool:
@@ -285,21 +285,21 @@ def _unbounded(graph: ir.Graph, cast: ir.Value) -> ir.Value:
     producer = cast.producer()
     assert producer is not None
     values = [
-        ir.Value(name=f"{cast.name}.{what}", const_value=ir.tensor(np.array(number, np.float32)), shape=ir.Shape(()))
-        for what, number in (("least", MASKED_HALF / 2), ("masked", MASKED))
+        ir.Value(name=f"{cast.name}.{suffix}", const_value=ir.tensor(np.array(number, np.float32)), shape=ir.Shape(()))
+        for suffix, number in (("least", MASKED_HALF / 2), ("masked", MASKED))
     ]
     for value in values:
         value.dtype = SINGLE
         graph.initializers[value.name or ""] = value
     low = ir.Value(name=f"{cast.name}.low", type=ir.TensorType(ir.DataType.BOOL), shape=cast.shape)
     wide = ir.Value(name=f"{cast.name}.wide", type=ir.TensorType(SINGLE), shape=cast.shape)
-    less = ir.Node("", "Less", [cast, values[0]], outputs=[low], name=f"{cast.name}/Less")
-    where = ir.Node("", "Where", [low, values[1], cast], outputs=[wide], name=f"{cast.name}/Where")
-    graph.insert_after(producer, [less, where])
+    comparison = ir.Node("", "Less", [cast, values[0]], outputs=[low], name=f"{cast.name}/Less")
+    selection = ir.Node("", "Where", [low, values[1], cast], outputs=[wide], name=f"{cast.name}/Where")
+    graph.insert_after(producer, [comparison, selection])
     return wide
 
 
-def _cast(value: ir.Value, dtype: ir.DataType, name: str, what: str = "Cast") -> ir.Node:
+def _cast(value: ir.Value, dtype: ir.DataType, name: str, suffix: str = "Cast") -> ir.Node:
     """Return a new node, not yet in the graph, that casts `value` to another precision under a name."""
     output = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
-    return ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{name}/{what}")
+    return ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=f"{name}/{suffix}")

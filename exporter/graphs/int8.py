@@ -195,8 +195,8 @@ class _Conversion:
 
     def _positive(self, x: ir.Value, node: ir.Node) -> _Quantised:
         """Quantise Relu(x) without a Relu: negative values saturate at 0, and all 256 levels are for positive ones."""
-        least = self._constant("int8.least", np.float32(np.finfo(np.float32).tiny))  # avoids division by 0
-        largest = self._node(node, "", "Max", [self._largest_of_row(x, node), least])
+        smallest = self._constant("int8.least", np.float32(np.finfo(np.float32).tiny))  # avoids division by 0
+        largest = self._node(node, "", "Max", [self._largest_of_row(x, node), smallest])
         return self._by_row(x, largest, 2 * _LEVELS + 1, 0, node)
 
     def _largest_of_row(self, x: ir.Value, node: ir.Node) -> ir.Value:
@@ -267,7 +267,7 @@ class _Conversion:
 
     def _node(
         self,
-        near: ir.Node,
+        reader: ir.Node,
         domain: str,
         kind: str,
         inputs: list[ir.Value | None],
@@ -275,11 +275,11 @@ class _Conversion:
         dtype: ir.DataType = ir.DataType.FLOAT,
     ) -> ir.Value:
         self._count += 1
-        name = f"{near.name}/{kind}.{self._count}"
+        name = f"{reader.name}/{kind}.{self._count}"
         node = ir.Node(domain, kind, inputs, attributes or [], num_outputs=1, name=name)
         (output,) = node.outputs
         output.name, output.type = name, ir.TensorType(dtype)
-        self._graph.insert_before(near, node)
+        self._graph.insert_before(reader, node)
         return output
 
     @staticmethod

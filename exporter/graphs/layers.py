@@ -130,8 +130,8 @@ def write_feed_forward(
         if feed_forward.gate is None:
             x = ACTIVATIONS[activation](w, linear(x, w.tensors.linear(feed_forward.inner, norm=norm), "inner"))
         else:
-            both = linear(x, w.tensors.linear(feed_forward.gate, feed_forward.inner, norm=norm), "gate_inner")
-            gate, inner = w.split(both, 2, axis=-1)
+            gate_and_inner = linear(x, w.tensors.linear(feed_forward.gate, feed_forward.inner, norm=norm), "gate_inner")
+            gate, inner = w.split(gate_and_inner, 2, axis=-1)
             x = w.op("Mul", ACTIVATIONS[activation](w, gate), inner)
         return linear(x, w.tensors.linear(feed_forward.outer), "outer")
 

@@ -44,14 +44,14 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
     """
     encoder = _Weights(file, [graphs["encoder"]])
     steps = _Weights(file, [graph for name, graph in graphs.items() if name.startswith("decoder_step.")])
-    found: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = {}
     with file.open("ab") as output:
-        added = _Added(output)
+        appended = _Added(output)
         for name, values in model_parameters(model, longest):
             # The encoder graph computes keys and values of cross-attention.
             in_encoder = name.startswith(("source", "encoder")) or "cross_attention.key" in name
             in_encoder = in_encoder or "cross_attention.value" in name
-            found[name] = (encoder if in_encoder else steps).find(name, values, added)
+            parameters[name] = (encoder if in_encoder else steps).find(name, values, appended)
     config = model.config
     architecture = Architecture(
         config.norm,  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def parameter_table(model: Transformer, graphs: Mapping[str, ir.Model], file: Pa
         config.layer_norm_epsilon,
         config.norm_kind,  # type: ignore[arg-type]
     )
-    return Parameters(architecture, tuple(_without_ties(found)))
+    return Parameters(architecture, tuple(_without_ties(parameters)))
 
 
 def model_parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Float32]]:
@@ -94,10 +94,10 @@ def model_parameters(model: Transformer, longest: int) -> Iterator[tuple[str, Fl
         yield name, (value if scale is None else value * scale).float().numpy()
 
 
-def _without_ties(found: Mapping[str, Parameter]) -> Iterator[Parameter]:
+def _without_ties(parameters: Mapping[str, Parameter]) -> Iterator[Parameter]:
     """Yield parameters. A token table is left out if it is tied to the target's and stored in the same form."""
-    target = found["target_embedding.tokens.weight"]
-    for name, parameter in found.items():
+    target = parameters["target_embedding.tokens.weight"]
+    for name, parameter in parameters.items():
         same = name in ("source_embedding.tokens.weight", "projection.weight")
         if not (same and (parameter.offset, parameter.dtype) == (target.offset, target.dtype)):
             yield parameter
@@ -130,7 +130,7 @@ class _Weights:
                     shape = shape[:1] if shape[1:] == (1,) else shape  # scales stored as a column
                     self._stored.setdefault((_DTYPES[tensor.dtype], math.prod(shape)), {})[tensor.offset] = shape
 
-    def find(self, name: str, values: Float32, added: "_Added") -> Parameter:
+    def find(self, name: str, values: Float32, appended: "_Added") -> Parameter:
         """Return the most exact stored form of a tensor. If there is none, append it."""
         if (place := self._place(values)) is not None:
             return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
@@ -141,9 +141,9 @@ class _Weights:
         if values.ndim == 2:
             ints, scales = quantised(values)
             if (place := self._place(ints)) is not None:
-                factors = self._place(scales) or added.place(name, scales)
+                factors = self._place(scales) or appended.place(name, scales)
                 return Parameter(name, "int8", place.offset, values.shape, place.strides, factors.offset)
-        place = added.place(name, values)
+        place = appended.place(name, values)
         return Parameter(name, "float32", place.offset, values.shape, place.strides, None)
 
     def _place(self, values: Array) -> _View | None:
@@ -155,31 +155,31 @@ class _Weights:
                 for part in range(parts):
                     if shape == (parts * rows, *values.shape[1:]):
                         start = offset + part * values.nbytes
-                        if self._has(start, matrix, columns):
+                        if self._contains(start, matrix, columns):
                             return _View(start, (columns, 1)[-values.ndim :])
                     if shape == (columns, parts * rows):  # transposed
                         start = offset + part * rows * values.itemsize
-                        if self._has(start, matrix.T, parts * rows):
+                        if self._contains(start, matrix.T, parts * rows):
                             return _View(start, (1, parts * rows))
         return None
 
-    def _has(self, offset: int, matrix: Array, stride: int) -> bool:
+    def _contains(self, offset: int, matrix: Array, stride: int) -> bool:
         """Return whether the rows of `matrix` are stored at this offset with this stride.
 
         The file is read, not mapped, since mapped pages count as memory. Usually the first row is enough to decide.
         """
         rows, columns = matrix.shape
-        begin = 0
+        first = 0
         end = 1
-        while begin < rows:
-            count = (end - begin - 1) * stride + columns
-            start = offset + begin * stride * matrix.itemsize
+        while first < rows:
+            count = (end - first - 1) * stride + columns
+            start = offset + first * stride * matrix.itemsize
             read = np.fromfile(self._file, matrix.dtype, count, offset=start)
             strides = (stride * matrix.itemsize, matrix.itemsize)
-            stored: Array = np.ndarray((end - begin, columns), matrix.dtype, read, 0, strides)
-            if not np.array_equal(stored, matrix[begin:end]):
+            stored: Array = np.ndarray((end - first, columns), matrix.dtype, read, 0, strides)
+            if not np.array_equal(stored, matrix[first:end]):
                 return False
-            begin = end
+            first = end
             end = min(rows, end + max(1, _BLOCK // stride))
         return True
 

@@ -32,9 +32,9 @@ def outputs_of(runner: onnxruntime.InferenceSession, feed: Values) -> dict[str, 
 def with_all_outputs(file: Path) -> Path:
     """Write a copy of `file` with every float tensor as an output, in the same directory, and return its path."""
     model = onnx.load(file, load_external_data=False)
-    known = {value.name for value in model.graph.output}
+    output_names = {value.name for value in model.graph.output}
     floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
-    inner = [v for v in model.graph.value_info if v.type.tensor_type.elem_type in floats and v.name not in known]
+    inner = [v for v in model.graph.value_info if v.type.tensor_type.elem_type in floats and v.name not in output_names]
     model.graph.output.extend(inner)
     copy = file.with_suffix(".all.onnx")
     onnx.save(model, copy)

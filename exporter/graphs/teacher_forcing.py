@@ -39,8 +39,8 @@ def write_decoder(model: Transformer, length: int, tensors: ModelTensors) -> ir.
     of_tokens = w.op("Reshape", w.op("Expand", row, w.op("Shape", ids)), [-1])
     logits, _ = layers.write(w.op("Reshape", x, [-1, sizes.d_model]), of_tokens, layers.key_values("cross"))
     shifted, log_sum = log_softmax_parts(w, logits)
-    chosen = w.op("GatherElements", shifted, w.op("Reshape", ids, [-1, 1]), axis=1)
-    scores = w.op("Reshape", w.op("Sub", chosen, log_sum), w.op("Shape", ids))
+    target_logits = w.op("GatherElements", shifted, w.op("Reshape", ids, [-1, 1]), axis=1)
+    scores = w.op("Reshape", w.op("Sub", target_logits, log_sum), w.op("Shape", ids))
     tokens = w.op("Less", row, w.op("Unsqueeze", lengths, [1]))
     maps = [stack_maps(w, weights, tokens) for weights in (lowering.cross_weights, lowering.self_weights)]
     return w.model([w.op("Where", tokens, scores, 0.0), *maps])

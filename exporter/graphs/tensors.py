@@ -42,6 +42,7 @@ class ModelTensors:
 
     def parameter(self, parameter: Tensor, rows: int | None = None) -> ir.LazyTensor:
         """Return a parameter or buffer, or its first `rows` rows."""
+        # Tied parameters are one object, so `id` finds the tensor that the other graph uses already.
         shape = parameter.shape if rows is None else (min(rows, len(parameter)), *parameter.shape[1:])
         return self._tensor((id(parameter), rows), shape, lambda: _array(parameter[:rows]))
 
@@ -104,6 +105,7 @@ def folded_into(linear: nn.Linear, norm: SharedNorm | None) -> tuple[Tensor, Ten
     """Return weight and bias of a linear layer with a norm folded in; unchanged if it is None."""
     if norm is None:
         return linear.weight, linear.bias
+    # In float64, so that the folded weights are rounded only once.
     scale, shift = (value.double() for value in norm.affine())
     weight = linear.weight.double()
     if linear.bias is None:

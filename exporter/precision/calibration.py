@@ -75,10 +75,10 @@ class Calibration:
                 squares += float(np.square(differences).sum())
                 values += differences.size
                 rows = np.arange(len(ours))
-                lost = expected.max(-1) - expected[rows, ours.argmax(-1)]
+                losses = expected.max(-1) - expected[rows, ours.argmax(-1)]
                 tokens += len(ours)
-                changed += int((lost > 0).sum())
-                regret = max(regret, float(lost.max()))
+                changed += int((losses > 0).sum())
+                regret = max(regret, float(losses.max()))
         return Loss(math.sqrt(squares / max(1, values)), changed / max(1, tokens), regret)
 
     def _steps(self, graphs: TeacherForced, cross: Values, answer: Answer) -> Iterator[Values]:

@@ -77,8 +77,8 @@ class Int8Search:
         count = 1
         while 2 * count <= len(ranked):
             if self.quality(ranked[:count]).failure is None:
-                kept = {name: tuple(sorted(self._nodes(name, ranked[:count]))) for name in self._files}
-                return [Island(name, nodes, "loss") for name, nodes in kept.items() if nodes]
+                nodes_of_graph = {name: tuple(sorted(self._nodes(name, ranked[:count]))) for name in self._files}
+                return [Island(name, nodes, "loss") for name, nodes in nodes_of_graph.items() if nodes]
             count *= 2
         raise CheckFailed(f"{failure}, even with {count // 2} modules in float32; export it without --int8")
 
@@ -91,9 +91,9 @@ class Int8Search:
             largest = {**self._largest[like], **{ours: self._largest[like][theirs] for ours, theirs in pairs}}
             to_int8(model, largest, island_nodes(islands, name))
 
-    def quality(self, kept: Sequence[Module]) -> Quality:
+    def quality(self, modules: Sequence[Module]) -> Quality:
         """Measure the quality of int8 with these modules in float32."""
-        kept_nodes = {name: self._nodes(name, kept) for name in self._files}
+        kept_nodes = {name: self._nodes(name, modules) for name in self._files}
         changed = self._loss(self._calibration, kept_nodes).changed
         if self._sample.references:
             translations = self._translations(self._directory / "int8")
@@ -107,26 +107,26 @@ class Int8Search:
         modules = list(dict.fromkeys(module for nodes in self._modules.values() for _, module in nodes))
 
         def disturbance(module: Module) -> float:
-            others = [other for other in modules if other != module]
-            return self._loss(first, {name: self._nodes(name, others, alone=True) for name in self._files}).rms
+            remaining = [other for other in modules if other != module]
+            return self._loss(first, {name: self._nodes(name, remaining, alone=True) for name in self._files}).rms
 
         return sorted(modules, key=disturbance, reverse=True)
 
-    def _nodes(self, graph: str, kept: Collection[Module], *, alone: bool = False) -> set[str]:
+    def _nodes(self, graph: str, modules: Collection[Module], *, alone: bool = False) -> set[str]:
         """Return the nodes of a graph in these modules.
 
         If the projection stays in float32, so do lookups: they may use the same table, which would be stored twice.
         """
-        tables = (STEP, "projection") in kept and not alone
+        tables = (STEP, "projection") in modules and not alone
         return {
-            node for node, module in self._modules[graph] if module in kept or (tables and module[1] == "embedding")
+            node for node, module in self._modules[graph] if module in modules or (tables and module[1] == "embedding")
         }
 
-    def _loss(self, calibration: Calibration, kept: dict[str, set[str]]) -> Loss:
-        """Write both graphs in int8, except the nodes `kept`, and measure them."""
+    def _loss(self, calibration: Calibration, excluded: dict[str, set[str]]) -> Loss:
+        """Write both graphs in int8, except the nodes `excluded`, and measure them."""
         models = {name: ir.load(file) for name, file in self._files.items()}
         for name, model in models.items():
-            to_int8(model, self._largest[name], kept[name])
+            to_int8(model, self._largest[name], excluded[name])
         files = write_graphs(self._directory / "int8" / "onnx", models, VERSION)
         return calibration.loss(TeacherForced(*map(session, files.values())))
 

@@ -66,8 +66,8 @@ def choose_islands(
         model = models[name].clone()
         to_float16(model, _within(name, model, scopes) | islands[name] | mixtures[name])
         rounded(model)
-        with TemporaryDirectory(dir=directory) as written:  # the session needs no file later
-            (file,) = write_graphs(Path(written), {name: model}, VERSION).values()
+        with TemporaryDirectory(dir=directory) as folder:  # the session needs no file later
+            (file,) = write_graphs(Path(folder), {name: model}, VERSION).values()
             return session(file)
 
     def loss(scopes: Sequence[Scope]) -> Loss:
@@ -118,14 +118,14 @@ def _is_float_input(value: ir.Value | None) -> bool:
 
 def islands_of_mixtures(models: Mapping[str, ir.Model]) -> list[Island]:
     """Return the islands of `mixture_nodes`."""
-    found = [Island(name, tuple(sorted(mixture_nodes(model))), "mixture") for name, model in models.items()]
-    return [island for island in found if island.nodes]
+    islands = [Island(name, tuple(sorted(mixture_nodes(model))), "mixture") for name, model in models.items()]
+    return [island for island in islands if island.nodes]
 
 
 def islands_of_outputs(models: Mapping[str, ir.Model]) -> list[Island]:
     """Return islands of nodes whose outputs stay in float32; see `txport.exporter.graphs.float16.ending`."""
-    found = [Island(name, tuple(sorted(ending(model))), "output") for name, model in models.items()]
-    return [island for island in found if island.nodes]
+    islands = [Island(name, tuple(sorted(ending(model))), "output") for name, model in models.items()]
+    return [island for island in islands if island.nodes]
 
 
 def island_nodes(islands: Sequence[Island], graph: str) -> set[str]:
@@ -197,8 +197,8 @@ def _scopes(model: ir.Model) -> list[str]:
 
 def _within(name: str, model: ir.Model, scopes: Collection[Scope]) -> set[str]:
     """Return nodes of a graph in these pairs (graph kind, module), except nodes that write a cache."""
-    wanted = {scope for graph, scope in scopes if graph.split(".")[0] == name.split(".")[0]}
-    return {n.name or "" for n in model.graph if module_of(n) in wanted and not _reads_cache(n)}
+    modules = {scope for graph, scope in scopes if graph.split(".")[0] == name.split(".")[0]}
+    return {n.name or "" for n in model.graph if module_of(n) in modules and not _reads_cache(n)}
 
 
 def lossy_scopes(measure: Callable[[Sequence[Scope]], Loss], candidates: list[Scope]) -> list[Scope]:
@@ -212,17 +212,17 @@ def lossy_scopes(measure: Callable[[Sequence[Scope]], Loss], candidates: list[Sc
         measure: returns the loss with these modules in float32.
         candidates: modules; for equal gains the first is added.
     """
-    chosen: list[Scope] = []
-    current = measure(chosen)
+    selected: list[Scope] = []
+    current = measure(selected)
     gains = dict.fromkeys(candidates, math.inf)
     while gains and (current.changed > MAX_CHANGED or current.regret > REGRET):
         trials: dict[Scope, Loss] = {}
         while (best := max(gains, key=gains.__getitem__)) not in trials:
-            trials[best] = trial = measure([*chosen, best])
+            trials[best] = trial = measure([*selected, best])
             gains[best] = current.rms**2 - trial.rms**2 if math.isfinite(trial.rms) else 0.0
         if not gains.pop(best) > 0:
             break
-        chosen.append(best)
+        selected.append(best)
         current = trials[best]
         gains = {scope: max(gain, 0.0) for scope, gain in gains.items()}  # modules that did not help may help now
-    return chosen
+    return selected

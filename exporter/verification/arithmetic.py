@@ -78,7 +78,7 @@ class RoundedReference:
         return self._logits(batch, self._random(seed))
 
     def _logits(self, batch: Batch, arithmetic: "_Arithmetic") -> Logits:
-        with arithmetic.on(self._model):
+        with arithmetic.enabled(self._model):
             _, logits = teacher_forcing(self._model, batch)
         return arithmetic.output(logits).numpy()
 
@@ -105,11 +105,11 @@ class _Arithmetic(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._on = True
+        self._enabled = True
         self._exact = False
 
     @contextmanager
-    def on(self, model: Transformer) -> Iterator[None]:
+    def enabled(self, model: Transformer) -> Iterator[None]:
         """Apply this arithmetic to the model except its copy mechanism, while the context is active."""
         with ExitStack() as stack:
             if model.copying is not None:
@@ -124,14 +124,14 @@ class _Arithmetic(TorchFunctionMode):
             stack.enter_context(self)
             yield
 
-    def _switch(self, on: bool) -> None:
-        self._on = on
+    def _switch(self, enabled: bool) -> None:
+        self._enabled = enabled
 
     def __torch_function__(
         self, function: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         options = kwargs or {}
-        if self._exact or not self._on:
+        if self._exact or not self._enabled:
             return function(*args, **options)
         return self.call(function, args, options)
 
@@ -182,7 +182,7 @@ class _RandomSingle(_Arithmetic):
         super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
 
-    def _switch(self, on: bool) -> None:
+    def _switch(self, enabled: bool) -> None:
         """Do nothing: the copy mechanism is also rounded at random."""
 
     def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:

@@ -33,7 +33,7 @@ BEAM = 4
 WEIGHTS = {"float32": 1e-5, "float16": 0.01, "int8": 0.05}
 SCORES = {"float32": 1e-4, "float16": 0.1, "int8": 0.5}
 # Maximum mean difference between the graph's scores and those of the steps.
-OWN = {"float32": 1e-4, "float16": 0.05, "int8": 0.05}
+MAX_SCORE_ERROR = {"float32": 1e-4, "float16": 0.05, "int8": 0.05}
 _SUM = 1e-4  # maximum difference between the sum of a row of weights and 1
 
 
@@ -50,13 +50,13 @@ def check_attention(
         engine: engine for the other graphs.
     """
     indices = list(itertools.islice(spread([len(source) for source in sample.sources]), SAMPLE))
-    found = _Found(TeacherForcing(directory, manifest, engine, "cpu", 0))
+    comparison = _Comparison(TeacherForcing(directory, manifest, engine, "cpu", 0))
     sources = [sample.sources[index] for index in indices]
     limits = [sample.limits[index] for index in indices]
     for answer in answers(model, sources, limits, sample.prefix):
-        found.add(answer.batch, *_maps(model, answer.batch))
-    found.add_own(sample, indices, engine)
-    return found.report(len(indices), manifest.precision.weights)
+        comparison.add(answer.batch, *_maps(model, answer.batch))
+    comparison.add_step_scores(sample, indices, engine)
+    return comparison.report(len(indices), manifest.precision.weights)
 
 
 @torch.inference_mode()
@@ -78,8 +78,8 @@ def check_beams(sample: Sample, directory: Path, manifest: Manifest, engine: Ort
     indices = list(itertools.islice(spread([len(source) for source in sample.sources]), SAMPLE))
     search = Search(beam=min(BEAM, manifest.limits.batch))
     requests = [replace(request, search=search) for request in sample.requests(indices)]
-    others = tuple(graph for graph in manifest.graphs if graph.role != "decoder_beams")
-    plain = OrtEngine(directory, dataclasses.replace(manifest, graphs=others), manifest.lowerings[:1])
+    other_graphs = tuple(graph for graph in manifest.graphs if graph.role != "decoder_beams")
+    plain = OrtEngine(directory, dataclasses.replace(manifest, graphs=other_graphs), manifest.lowerings[:1])
     errors = Errors()
     identical = 0
     for one, other in zip(decode_all(engine, requests), decode_all(plain, requests), strict=True):
@@ -87,41 +87,41 @@ def check_beams(sample: Sample, directory: Path, manifest: Manifest, engine: Ort
         expected = other.hypotheses[0]
         identical += ours.ids == expected.ids
         errors.add(np.array([ours.score], np.float32), np.array([expected.score], np.float32))
-    most = OWN[manifest.precision.weights]
-    words = (
-        f"scores of beam search differ from those by plain steps by {errors.mean:.2g} on average, more than {most:g}"
+    maximum = MAX_SCORE_ERROR[manifest.precision.weights]
+    message = (
+        f"scores of beam search differ from those by plain steps by {errors.mean:.2g} on average, more than {maximum:g}"
     )
-    if not errors.finite or errors.mean > most:
-        failures = [words]
+    if not errors.finite or errors.mean > maximum:
+        failures = [message]
     else:
         failures = []
     return BeamsReport(len(requests), identical, errors.largest, errors.mean, failures)
 
 
-class _Found:
+class _Comparison:
     """Comparison of the graphs' outputs with PyTorch's.
 
     Attributes:
         weights, scores, memory: errors of attention, of log-probabilities and of the encoder's output.
-        own: differences between scores and those of the bundle's steps.
+        step_scores: differences between scores and those of the bundle's steps.
         sums: differences between sums of rows of weights and 1.
         later: maximum weight for a future token, which must be 0.
     """
 
     def __init__(self, graphs: TeacherForcing) -> None:
         self._graphs = graphs
-        self.weights, self.scores, self.memory, self.own, self.sums = (Errors() for _ in range(5))
+        self.weights, self.scores, self.memory, self.step_scores, self.sums = (Errors() for _ in range(5))
         self.later = 0.0
 
     def add(self, batch: Batch, maps: BatchMaps, memory: torch.Tensor) -> None:
         """Compare one batch with PyTorch's results."""
         sources = [row[:length] for row, length in zip(batch.source_ids, batch.source_lengths, strict=True)]
-        for row, reading in self._graphs.read(sources, batch.targets, cross=True, own=True):
-            assert reading.cross is not None and reading.own is not None
+        for row, reading in self._graphs.read(sources, batch.targets, cross=True, self_attention=True):
+            assert reading.cross is not None and reading.self_attention is not None
             t, s = reading.cross.shape[2:]
             self._add_weights(reading.cross, maps.cross[:, row, :, :t, :s])
-            self._add_weights(reading.own, maps.decoder[:, row, :, :t, :t])
-            self.later = max(self.later, float(np.triu(reading.own, 1).max()))
+            self._add_weights(reading.self_attention, maps.decoder[:, row, :, :t, :t])
+            self.later = max(self.later, float(np.triu(reading.self_attention, 1).max()))
             self.scores.add(reading.log_probabilities, maps.log_probabilities[row, :t].numpy())
         if not len(maps.encoder):  # a model of encoder states has no encoder attention
             return
@@ -136,12 +136,12 @@ class _Found:
         sums = ours.sum(axis=-1)
         self.sums.add(sums, np.ones_like(sums))
 
-    def add_own(self, sample: Sample, indices: Sequence[int], engine: OrtEngine) -> None:
+    def add_step_scores(self, sample: Sample, indices: Sequence[int], engine: OrtEngine) -> None:
         """Compare the scores of the bundle's outputs."""
-        made = decode_all(engine, [replace(request, scores=True) for request in sample.requests(indices)])
-        targets = [result.ids for result in made]
+        results = decode_all(engine, [replace(request, scores=True) for request in sample.requests(indices)])
+        targets = [result.ids for result in results]
         for row, reading in self._graphs.read([sample.sources[index] for index in indices], targets):
-            self.own.add(reading.log_probabilities, np.array(made[row].scores, np.float32))
+            self.step_scores.add(reading.log_probabilities, np.array(results[row].scores, np.float32))
 
     def report(self, sentences: int, precision: str) -> AttentionReport:
         """Return the report of all comparisons, with failures."""
@@ -151,22 +151,22 @@ class _Found:
             mean_weight_error=self.weights.mean,
             max_score_error=self.scores.largest,
             mean_score_error=self.scores.mean,
-            mean_own_score_error=self.own.mean,
+            mean_own_score_error=self.step_scores.mean,
             max_memory_error=self.memory.largest,
             failures=list(self._failures(precision)),
         )
 
     def _failures(self, precision: str) -> Iterator[str]:
-        every = self.weights, self.scores, self.memory, self.own, self.sums
+        every = self.weights, self.scores, self.memory, self.step_scores, self.sums
         if not all(each.finite for each in every):
             yield "NaN or infinity in attention, scores or the encoder's output"
-        for errors, what, most in (
+        for errors, description, maximum in (
             (self.weights, "attention differs from PyTorch's", WEIGHTS[precision]),
             (self.scores, "scores differ from PyTorch's", SCORES[precision]),
-            (self.own, "scores differ from those of the steps", OWN[precision]),
+            (self.step_scores, "scores differ from those of the steps", MAX_SCORE_ERROR[precision]),
         ):
-            if errors.mean > most:
-                yield f"{what} by {errors.mean:.2g} on average, more than {most:g}"
+            if errors.mean > maximum:
+                yield f"{description} by {errors.mean:.2g} on average, more than {maximum:g}"
         if self.sums.largest > _SUM:
             yield f"a row of attention sums to 1 only within {self.sums.largest:.2g}"
         if self.later > 0:

@@ -68,8 +68,8 @@ def _tokenizer(tokenizer: TokenizerDescription) -> str:
     if languages is None:
         return tokenizer.kind
     count = len(languages.source or languages.target)
-    chosen = ", ".join(name for name in (languages.source_default, languages.target_default) if name)
-    return f"{tokenizer.kind}, {count} languages" + (f" ({chosen} by default)" if chosen else "")
+    defaults = ", ".join(name for name in (languages.source_default, languages.target_default) if name)
+    return f"{tokenizer.kind}, {count} languages" + (f" ({defaults} by default)" if defaults else "")
 
 
 def _verification(report: VerificationReport | None) -> str:
@@ -86,7 +86,7 @@ def _verification(report: VerificationReport | None) -> str:
         errors = f"{each.max_logit_error:.2e} | {each.mean_logit_error:.2e}"
         lines.append(f"| {each.lowering} | {each.sentences} | {each.token_identical} | {errors} |")
     qualities = [
-        f"{each.lowering}: {each.quality.summary}" for each in report.lowerings if each.quality and each.quality.lost
+        f"{each.lowering}: {each.quality.summary}" for each in report.lowerings if each.quality and each.quality.loss
     ]
     sentences = [*qualities, *report.notes]
     if (weights := report.weights) is not None:

@@ -100,12 +100,12 @@ def _in_time(batches: Iterable[Answer], count: int, minutes: float | None) -> It
     Raises:
         CheckFailed: the time limit is exceeded.
     """
-    begin = time.monotonic()
+    start = time.monotonic()
     sentences = 0
     for answer in batches:
         yield answer
         sentences += len(answer.batch.targets)
-        if minutes is not None and time.monotonic() - begin > 60 * minutes and sentences < count:
+        if minutes is not None and time.monotonic() - start > 60 * minutes and sentences < count:
             raise CheckFailed(
                 f"verification has compared {sentences} of {plural(count, 'sentence')} in {minutes:g} minutes: give "
                 f"more by --verify-minutes, or fewer --sentences"

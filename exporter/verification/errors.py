@@ -97,8 +97,8 @@ def centred_errors(ours: Logits, expected: Logits) -> tuple[npt.NDArray[np.float
 
     Impossible ids (`IMPOSSIBLE`) are not counted. Their errors are 0.
     """
-    counted = expected > expected.max(axis=-1, keepdims=True) - IMPOSSIBLE
-    errors = np.where(counted, ours - expected, 0.0).astype(np.float64)
-    ids = np.maximum(counted.sum(axis=-1), 1)
-    errors -= np.where(counted, errors.sum(axis=-1, keepdims=True) / ids[:, None], 0.0)
+    is_counted = expected > expected.max(axis=-1, keepdims=True) - IMPOSSIBLE
+    errors = np.where(is_counted, ours - expected, 0.0).astype(np.float64)
+    ids = np.maximum(is_counted.sum(axis=-1), 1)
+    errors -= np.where(is_counted, errors.sum(axis=-1, keepdims=True) / ids[:, None], 0.0)
     return errors, ids

@@ -9,7 +9,15 @@ from txport.exporter.sample import Sample
 from txport.exporter.verification.errors import Errors, LogitErrors
 from txport.exporter.verification.examination import Examination
 from txport.exporter.verification.quality import Quality, References
-from txport.exporter.verification.report import LISTED, Divergence, LoweringReport, Rounding, RunKind, judge, suspects
+from txport.exporter.verification.report import (
+    MAX_LISTED,
+    Divergence,
+    LoweringReport,
+    Rounding,
+    RunKind,
+    judge,
+    suspects,
+)
 from txport.runtime.engine import DecoderState, Engine, Memory
 from txport.runtime.search.decoding import decode_all
 
@@ -85,11 +93,11 @@ class LoweringCheck:
         for row, (index, target) in enumerate(zip(batch.indices, batch.targets, strict=True)):
             plain = _divergence("batch", index, target, self._ids[index], logits[row])
             runs = [(run, ids[index]) for run, ids in self._runs.items() if index in ids]
-            others = [_divergence(run, index, target, ids, logits[row]) for run, ids in runs]
-            ends = [len(ids) for (_, ids), divergence in zip(runs, others, strict=True) if divergence is None]
+            divergences = [_divergence(run, index, target, ids, logits[row]) for run, ids in runs]
+            ends = [len(ids) for (_, ids), divergence in zip(runs, divergences, strict=True) if divergence is None]
             self._report.other_ends += sum(end != len(target) for end in ends)
             self._divergences += [
-                each for each in (plain, *others) if each and (each is plain or not each.is_like(plain))
+                each for each in (plain, *divergences) if each and (each is plain or not each.is_like(plain))
             ]
 
     def _lockstep(self, answer: Answer, memory: Memory) -> list[list[int]]:
@@ -144,7 +152,7 @@ class LoweringCheck:
             report.max_encoder_error = encoder.largest
             report.mean_encoder_error = encoder.mean
             report.finite = self._logits.finite and encoder.finite
-        report.divergences = sorted(self._divergences, key=lambda divergence: -divergence.margin)[:LISTED]
+        report.divergences = sorted(self._divergences, key=lambda divergence: -divergence.margin)[:MAX_LISTED]
         report.quality = self._quality()
         suspicious = suspects(self._sizes, self._divergences, expected, rounding)
         report.examined = len(suspicious)
@@ -195,27 +203,29 @@ def _divergence(
     run: RunKind, sentence: int, expected: Sequence[int], ids: Sequence[int], logits: Logits
 ) -> Divergence | None:
     """Return the first difference between ids and PyTorch's, whose logits are `[t, v]`; None if there is none."""
-    for step, (wanted, chosen) in enumerate(zip(expected, ids, strict=False)):
-        if wanted != chosen:
-            return Divergence(run, sentence, step, wanted, chosen, float(logits[step, wanted] - logits[step, chosen]))
+    for step, (expected_id, actual_id) in enumerate(zip(expected, ids, strict=False)):
+        if expected_id != actual_id:
+            return Divergence(
+                run, sentence, step, expected_id, actual_id, float(logits[step, expected_id] - logits[step, actual_id])
+            )
     return None
 
 
 def _until_finished(state: DecoderState, prefix: Sequence[int]) -> list[list[int]]:
     """Return greedy ids of all rows of a state, only from its steps."""
     rows = range(state.rows)
-    made: list[list[int]] = [[] for _ in rows]
+    generated: list[list[int]] = [[] for _ in rows]
     open_rows = set(rows)
     for token in prefix:
         state.step()
         state.read()
         state.override(rows, [token] * state.rows, [False] * state.rows)
         for row in rows:
-            made[row].append(token)
+            generated[row].append(token)
     while open_rows:
         state.step()
         output = state.read()
         for row in open_rows:
-            made[row].append(int(output.token_ids[-1, row]))
+            generated[row].append(int(output.token_ids[-1, row]))
         open_rows = {row for row in open_rows if not output.finished[row]}
-    return made
+    return generated

@@ -76,10 +76,12 @@ class Examination:
             targets: PyTorch's greedy ids of their sentences.
         """
         ordered = sorted(suspects, key=lambda each: -each.excess)
-        worst = set(islice(dict.fromkeys(each.sentence for each in ordered), SENTENCES))
-        chosen = sorted((each for each in ordered if each.sentence in worst), key=lambda each: each.sentence)
+        worst_sentences = set(islice(dict.fromkeys(each.sentence for each in ordered), SENTENCES))
+        selected = sorted(
+            (each for each in ordered if each.sentence in worst_sentences), key=lambda each: each.sentence
+        )
         result = []
-        for sentence, group in groupby(chosen, key=lambda each: each.sentence):
+        for sentence, group in groupby(selected, key=lambda each: each.sentence):
             members = list(group)
             bounds = self.bounds(sentence, targets[sentence], members)
             result += [each for each, bound in zip(members, bounds, strict=True) if not each.size <= bound]
@@ -106,21 +108,21 @@ class Examination:
             sizes: sizes of the bundle's errors, as for `suspects`.
             targets: PyTorch's greedy ids of these sentences.
         """
-        worst = sorted(sizes, key=lambda each: -sum(size * size for size in sizes[each]))[:SENTENCES]
-        others = [size for sentence in sizes.keys() - set(worst) for size in sizes[sentence]]
-        if others and np.sqrt(np.square(others).mean()) > self._factor * expected.rms:
+        worst_sentences = sorted(sizes, key=lambda each: -sum(size * size for size in sizes[each]))[:SENTENCES]
+        other_sizes = [size for sentence in sizes.keys() - set(worst_sentences) for size in sizes[sentence]]
+        if other_sizes and np.sqrt(np.square(other_sizes).mean()) > self._factor * expected.rms:
             return expected
         errors = LogitErrors()
-        for sentence in worst:
+        for sentence in worst_sentences:
             logits, draws = self._draws(sentence, targets[sentence])
             for draw in draws:
                 errors.add(draw, logits)
-        share = sum(len(targets[each]) for each in worst) / sum(map(len, targets.values()))
-        added = errors.sizes
+        share = sum(len(targets[each]) for each in worst_sentences) / sum(map(len, targets.values()))
+        random_errors = errors.sizes
         return ErrorSizes(
-            math.hypot(expected.rms, added.rms * math.sqrt(share)),
-            math.hypot(expected.token, added.token * math.sqrt(share)),
-            max(expected.lead, added.lead),
+            math.hypot(expected.rms, random_errors.rms * math.sqrt(share)),
+            math.hypot(expected.token, random_errors.token * math.sqrt(share)),
+            max(expected.lead, random_errors.lead),
         )
 
     def _draws(self, sentence: int, target: Sequence[int]) -> tuple[Logits, Iterator[Logits]]:

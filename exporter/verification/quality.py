@@ -48,7 +48,7 @@ class Quality:
     p_value: float | None = None
 
     @property
-    def lost(self) -> float | None:
+    def loss(self) -> float | None:
         """Loss of BLEU by the format; negative if the bundle is better by chance."""
         if self.bleu_pytorch is None or self.bleu is None:
             return None
@@ -58,17 +58,17 @@ class Quality:
     def summary(self) -> str:
         """Figures in one sentence."""
         changed = f"{self.changed:.2%} of the tokens are others than PyTorch's"
-        if self.lost is None:
+        if self.loss is None:
             return changed
         return f"BLEU {self.bleu:.2f}, {self.bleu_pytorch:.2f} in PyTorch, on {self.sentences} sentences; {changed}"
 
     @property
     def failure(self) -> str | None:
         """Failure as a sentence, or None."""
-        if self.lost is not None:
+        if self.loss is not None:
             if self.p_value is None or self.p_value >= SIGNIFICANCE:
                 return None
-            return f"the format costs {self.lost:.2f} BLEU, at most {MAX_LOST} is allowed (p = {self.p_value:.4f})"
+            return f"the format costs {self.loss:.2f} BLEU, at most {MAX_LOST} is allowed (p = {self.p_value:.4f})"
         if self.changed > MAX_CHANGED:
             return f"the format changes {self.changed:.2%} of the tokens, at most {MAX_CHANGED:.0%} is allowed"
         return None
@@ -138,9 +138,9 @@ def p_value_of(ours: Counts, pytorch: Counts) -> float:
     """
     random = np.random.default_rng(0)
     count = len(ours)
-    allowed = 0
+    within_limit = 0
     for _ in range(SAMPLES // SAMPLES_AT_ONCE):
-        drawn = random.multinomial(count, np.full(count, 1 / count), SAMPLES_AT_ONCE)
-        pairs = zip(drawn @ pytorch, drawn @ ours, strict=True)
-        allowed += sum(bleu_of(theirs) - bleu_of(own) <= MAX_LOST for theirs, own in pairs)
-    return (allowed + 1) / (SAMPLES + 1)
+        counts_of_samples = random.multinomial(count, np.full(count, 1 / count), SAMPLES_AT_ONCE)
+        pairs = zip(counts_of_samples @ pytorch, counts_of_samples @ ours, strict=True)
+        within_limit += sum(bleu_of(theirs) - bleu_of(ours_drawn) <= MAX_LOST for theirs, ours_drawn in pairs)
+    return (within_limit + 1) / (SAMPLES + 1)

@@ -58,12 +58,17 @@ FORMAT_VERSION = 3
 LARGE = 0.1
 # An error at one position is examined above this ratio to the expected error, times the factor for averages.
 SUSPICIOUS = 2.0
-LISTED = 20
+MAX_LISTED = 20
 _NO_ERRORS = ErrorSizes(0.0, 0.0, 0.0)
 
 # How a sentence was decoded: in plain batches, by the runtime's loop, alone, with padding.
 RunKind = Literal["batch", "loop", "alone", "padded"]
-_HOW: dict[RunKind, str] = {"batch": "in batches", "loop": "by the loop", "alone": "alone", "padded": "with padding"}
+_RUN_NAMES: dict[RunKind, str] = {
+    "batch": "in batches",
+    "loop": "by the loop",
+    "alone": "alone",
+    "padded": "with padding",
+}
 
 
 @dataclass(frozen=True)
@@ -274,8 +279,8 @@ class VerificationReport:
     def failure(self) -> str:
         """Failures in one line."""
         failures = [f"{each.lowering}: {failure}" for each in self.lowerings for failure in each.failures]
-        others = (self.weights, self.attention, self.beams, self.original)
-        failures += [failure for each in others if each is not None for failure in each.failures]
+        sections = (self.weights, self.attention, self.beams, self.original)
+        failures += [failure for each in sections if each is not None for failure in each.failures]
         if 2 * self.cut > self.sentences:
             endless = f"{self.cut:,} of {plural(self.sentences, 'answer')} do not end"
             failures.append(f"{endless}: the model has hardly learnt anything yet")
@@ -309,13 +314,13 @@ def suspects(
         return rounding.allowance * SUSPICIOUS * max(rounding.errors.rms, expected[sentence][step])
 
     positions = [
-        Suspect(_HOW["batch"], sentence, step, _ratio(size, limit(sentence, step)), size)
+        Suspect(_RUN_NAMES["batch"], sentence, step, _ratio(size, limit(sentence, step)), size)
         for sentence, steps in sizes.items()
         for step, size in enumerate(steps)
     ]
     margins = [
         Suspect(
-            _HOW[each.run],
+            _RUN_NAMES[each.run],
             each.sentence,
             each.step,
             _ratio(each.margin, limit(each.sentence, each.step)),
@@ -366,12 +371,12 @@ def judge(
 
 
 def _too_large(errors: ErrorSizes, rounding: Rounding) -> Iterable[str]:
-    for name, where in (("rms", "on average"), ("token", "for one token")):
+    for name, scope in (("rms", "on average"), ("token", "for one token")):
         ours = getattr(errors, name)
         expected = getattr(rounding.errors, name)
         if not ours <= rounding.allowance * expected:
             yield (
-                f"logits differ from PyTorch's by {ours:.2g} {where}, more than {rounding.allowance:.2g} times the "
+                f"logits differ from PyTorch's by {ours:.2g} {scope}, more than {rounding.allowance:.2g} times the "
                 f"{expected:.2g} of rounding to {rounding.weights}"
             )
             return
@@ -382,23 +387,23 @@ def _describe(unexplained: Sequence[Suspect], rounding: Rounding) -> str:
     runs = Counter(run for run, _ in {(each.run, each.sentence) for each in unexplained})
     counts = ", ".join(f"{run}: {count}" for run, count in sorted(runs.items()))
     if worst.pair is None:
-        what = "logits differ from PyTorch's"
+        fault = "logits differ from PyTorch's"
     else:
-        what = "the chosen token is below PyTorch's"
+        fault = "the chosen token is below PyTorch's"
     return (
-        f"{what} by {worst.size:.2g} at step {worst.step} of sentence {worst.sentence}, more than rounding to "
+        f"{fault} by {worst.size:.2g} at step {worst.step} of sentence {worst.sentence}, more than rounding to "
         f"{rounding.weights} explains there (sentences {counts})"
     )
 
 
 def _unstable(report: LoweringReport, stable: float) -> Iterable[str]:
-    for what, count, total in (
+    for situation, count, total in (
         ("by the runtime's loop", report.loop_identical, report.loop_sentences),
         ("alone", report.batch_identical, report.single_sentences),
         ("with padding", report.padded_identical, report.single_sentences),
     ):
         if count < stable * total:
-            yield f"{total - count} of {plural(total, 'sentence')} gave other ids {what}"
+            yield f"{total - count} of {plural(total, 'sentence')} gave other ids {situation}"
 
 
 def large_errors(largest: float, weights: str) -> list[str]:
@@ -447,7 +452,7 @@ def summarise(
         token_identical=min(each.token_identical for each in lowerings),
         batch_identical=min(each.batch_identical for each in lowerings),
         max_logit_error=max(each.max_logit_error for each in lowerings),
-        divergences=divergences[:LISTED],
+        divergences=divergences[:MAX_LISTED],
         lowerings=every,
         versions={"torch": torch.__version__, "onnxruntime": onnxruntime.__version__, "numpy": np.__version__},
         notes=coverage.notes + large_errors(max(each.max_logit_error for each in lowerings), rounding.weights),

@@ -6,7 +6,7 @@ from txport.exporter.tables import print_table
 from txport.exporter.verification.report import VerificationReport
 from txport.runtime.console.words import plural
 
-_SHOWN = 5
+_MAX_LISTED = 5
 _HEADS = ("lowering", "identical", "loop", "alone", "padded", "max error", "mean error", "encoder")
 
 
@@ -28,7 +28,7 @@ def print_report(report: VerificationReport, console: Console) -> None:
         ]
         for each in report.lowerings
     ]
-    print_table(_HEADS, rows, console, left=_HEADS[:1])
+    print_table(_HEADS, rows, console, text_columns=_HEADS[:1])
     console.print(
         "Sentences with identical ids: in batches, by the runtime's loop, alone, with padding. "
         "Errors: of logits (maximum, mean), of encoder outputs (maximum, - if not compared). "
@@ -37,9 +37,9 @@ def print_report(report: VerificationReport, console: Console) -> None:
         f"PyTorch in this arithmetic; {report.rounding.allowance:.3g} are allowed."
     )
     for each in report.lowerings:
-        if each.quality is not None and (each.quality.lost is not None or each.divergences):
+        if each.quality is not None and (each.quality.loss is not None or each.divergences):
             console.print(f"{each.lowering}: {each.quality.summary}")
-        for divergence in each.divergences[:_SHOWN]:
+        for divergence in each.divergences[:_MAX_LISTED]:
             console.print(
                 f"{each.lowering}: sentence {divergence.sentence} ({divergence.run}) diverges at step "
                 f"{divergence.step}: id {divergence.chosen} instead of {divergence.expected}, which PyTorch prefers "

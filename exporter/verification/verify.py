@@ -85,9 +85,11 @@ class Verifier:
         self._match_model(directory, manifest)
         with scratch_directory() as scratch:
             graphs = verifiable_graphs(directory, manifest, scratch)
-            written: dict[str, OrtEngine] = {name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings}
-            bundle = Opened(directory, manifest, graphs, written[manifest.lowerings[0]])
-            engines: dict[str, Engine] = {**written}
+            graph_engines: dict[str, OrtEngine] = {
+                name: OrtEngine(graphs, manifest, [name]) for name in manifest.lowerings
+            }
+            bundle = Opened(directory, manifest, graphs, graph_engines[manifest.lowerings[0]])
+            engines: dict[str, Engine] = {**graph_engines}
             arithmetic = ARITHMETIC[manifest.precision.weights]
             refused = []
             try:
@@ -252,8 +254,8 @@ def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, cop
         for name in (name for name in manifest.files if name.startswith("onnx/")):
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_bytes((files / name).view())
-    known = get_args(Role) + get_args(OptionalRole)
-    graphs = [graph for graph in manifest.graphs if graph.role in known]
+    known_roles = get_args(Role) + get_args(OptionalRole)
+    graphs = [graph for graph in manifest.graphs if graph.role in known_roles]
     for graph in graphs:
         checked_graph(directory, graph.file)
     models = {graph.name: ir.load(directory / graph.file) for graph in graphs}
@@ -272,14 +274,14 @@ def write_report(directory: Path, name: str, manifest: Manifest, report: Verific
         manifest: its manifest, which lists all other files.
         report: report to write; None if the bundle was not verified.
     """
-    written = [CARD]
+    file_names = [CARD]
     if report is not None:
         write_json(directory / REPORT, dataclasses.asdict(report))
-        written.append(REPORT)
+        file_names.append(REPORT)
         summary = {field.name: getattr(report, field.name) for field in dataclasses.fields(Verification)}
         manifest = dataclasses.replace(manifest, verification=Verification(**summary))
     (directory / CARD).write_text(card(name, manifest, report), encoding="utf-8")
-    files = {**manifest.files, **{name: entry_of(directory / name) for name in written}}
+    files = {**manifest.files, **{name: entry_of(directory / name) for name in file_names}}
     dataclasses.replace(manifest, files=dict(sorted(files.items()))).write(directory)
 
 

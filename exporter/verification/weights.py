@@ -78,13 +78,14 @@ def _differences(parameter: Parameter, expected: Float32, data: Array) -> Iterat
     count = 0
     first = ""
     for row in range(0, len(expected), block):
-        wanted = expected[row : row + block]
-        found = stored.rows(row, row + block)
-        wrong = ~(np.abs(found - wanted) <= _allowed(parameter, wanted, largest))
-        if wrong.any() and count == 0:
-            at = tuple(int(index) for index in np.argwhere(wrong)[0])
-            first = f"{found[at]:.6g} instead of {wanted[at]:.6g}, at {[row + at[0], *at[1:]]}"
-        count += int(wrong.sum())
+        expected_rows = expected[row : row + block]
+        stored_rows = stored.rows(row, row + block)
+        is_wrong = ~(np.abs(stored_rows - expected_rows) <= _tolerances(parameter, expected_rows, largest))
+        if is_wrong.any() and count == 0:
+            position = tuple(int(index) for index in np.argwhere(is_wrong)[0])
+            place = [row + position[0], *position[1:]]
+            first = f"{stored_rows[position]:.6g} instead of {expected_rows[position]:.6g}, at {place}"
+        count += int(is_wrong.sum())
     if count > 0:
         weights = f"{count:,} of {expected.size:,} weights of {parameter.name}"
         yield f"{weights} are not the checkpoint's: the first is {first}"
@@ -101,15 +102,15 @@ class _Stored:
         if parameter.scales is not None:
             self._scales = np.ndarray((parameter.shape[0], 1), np.float32, data, parameter.scales)
 
-    def rows(self, begin: int, end: int) -> Float32:
+    def rows(self, start: int, end: int) -> Float32:
         """Return some rows as float32."""
-        values: Float32 = self._values[begin:end].astype(np.float32)
+        values: Float32 = self._values[start:end].astype(np.float32)
         if self._scales is None:
             return values
-        return values * self._scales[begin:end]
+        return values * self._scales[start:end]
 
 
-def _allowed(parameter: Parameter, expected: Float32, largest: float) -> Array:
+def _tolerances(parameter: Parameter, expected: Float32, largest: float) -> Array:
     """Return the maximum error of each number, by rounding to the tensor's dtype and by other implementations of sin.
 
     Args:

@@ -127,20 +127,20 @@ def check_zip(archive: Path, file: zipfile.ZipFile) -> None:
 
 def _check_size(archive: Path, sizes: Iterable[int]) -> None:
     """Refuse an archive whose files are much larger than it: weights cannot be compressed much."""
-    most = _most(archive)
+    maximum = _max_unpacked(archive)
     total = 0
     for size in sizes:
         total += size
-        if total > most:
-            raise _too_large(archive, most)
+        if total > maximum:
+            raise _too_large(archive, maximum)
 
 
-def _most(archive: Path) -> int:
+def _max_unpacked(archive: Path) -> int:
     return max(MIN_UNPACKED, MAX_RATIO * archive.stat().st_size)
 
 
-def _too_large(archive: Path, most: int) -> InputError:
-    return InputError(f"{archive} would unpack to more than {most:,} bytes: unpack it yourself if you trust it")
+def _too_large(archive: Path, maximum: int) -> InputError:
+    return InputError(f"{archive} would unpack to more than {maximum:,} bytes: unpack it yourself if you trust it")
 
 
 class _Tar(tarfile.TarFile):
@@ -165,7 +165,7 @@ class _Limited:
     def __init__(self, file: BinaryIO, archive: Path) -> None:
         self._archive = archive
         self._file = file
-        self._most = _most(archive)
+        self._max_size = _max_unpacked(archive)
         self.seek = file.seek
         self.tell = file.tell
         self.close = file.close
@@ -176,8 +176,8 @@ class _Limited:
         Raises:
             InputError: the limit is exceeded.
         """
-        if self._file.tell() + size > self._most + MAX_HEADERS:
-            raise _too_large(self._archive, self._most)
+        if self._file.tell() + size > self._max_size + MAX_HEADERS:
+            raise _too_large(self._archive, self._max_size)
         return self._file.read(size)
 
 
@@ -190,13 +190,13 @@ def _check_names(archive: Path, names: Sequence[str]) -> None:
 
 def _check_members(archive: Path, members: Sequence[zipfile.ZipInfo]) -> None:
     """Refuse a zip archive with a link or with two files of the same name."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for member in members:
         if stat.S_ISLNK(member.external_attr >> 16):
             raise InputError(f"{archive} has {member.filename}, which is neither a file nor a directory: pack it again")
-        if member.filename in seen:
+        if member.filename in names:
             raise InputError(f"{archive} has {member.filename} twice: pack it again")
-        seen.add(member.filename)
+        names.add(member.filename)
 
 
 def only_directory(directory: Path) -> Path:
@@ -219,18 +219,18 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
     if not sys.stderr.isatty():
         disable_progress_bars()
     offline = offline or HF_HUB_OFFLINE
-    allowed = ignored = None
+    patterns = ignored = None
     try:
         files = [] if offline else hub.list_repo_files(source, revision=revision)
         if NAME in files:
             with file_errors(Path(HF_HUB_CACHE), ours=False), catch_warnings():
                 filterwarnings("ignore", "Not enough free disk space")
                 manifest = Path(hub.hf_hub_download(source, NAME, revision=revision))
-            allowed = [
+            patterns = [
                 escape(name) for name in (NAME, *Manifest.parse(manifest.read_bytes(), f"{source}/{NAME}").files)
             ]
         else:
-            allowed = list(_MODEL_FILES)
+            patterns = list(_MODEL_FILES)
             # Prefer weights without pickle if there are two files.
             ignored = ["*.bin"] if any(file.endswith(".safetensors") for file in files) else None
             if not pickles:
@@ -238,7 +238,7 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
         with file_errors(Path(HF_HUB_CACHE), ours=False), catch_warnings():
             filterwarnings("ignore", "Not enough free disk space")  # a full disk raises an error anyway
             fetched = hub.snapshot_download(
-                source, revision=revision, local_files_only=offline, allow_patterns=allowed, ignore_patterns=ignored
+                source, revision=revision, local_files_only=offline, allow_patterns=patterns, ignore_patterns=ignored
             )
         if not pickles and not Path(fetched, NAME).is_file():
             paths = [str(path) for path in Path(fetched).rglob("*.*") if path.is_file()]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from txport.models.checkpoint import some
+from txport.models.checkpoint import join_names
 from txport.models.importers.settings import Settings, read_json
 from txport.models.importers.weights import Stored, read_tensors
 from txport.runtime.errors import CheckpointError
@@ -89,12 +89,12 @@ def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> tuple[dict[st
         raise CheckpointError(f"{directory} has neither {' nor '.join(_WEIGHTS)}: copy its weights too")
     pairs, replaced = _parts(read_tensors(weights), settings, weights)
     tables = _tables(theirs)
-    whole = {**theirs, **tables}
-    result = dict(whole)
+    all_tensors = {**theirs, **tables}
+    result = dict(all_tensors)
     for name, tensor in replaced.items():
-        result[_base_name(name, whole, weights)] = tensor
+        result[_base_name(name, all_tensors, weights)] = tensor
     for module, pair in pairs.items():
-        name = _base_name(f"{module}.weight", whole, weights)
+        name = _base_name(f"{module}.weight", all_tensors, weights)
         result[name] = _merged(result[name], pair, name, weights)
     if any(result[name] is not table for name, table in tables.items()):
         return result, True
@@ -115,16 +115,17 @@ def _tables(theirs: Mapping[str, Stored]) -> dict[str, Stored]:
     encoder, decoder = (f"{prefix}{text}{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
     head = "lm_head.weight"
     # For each table, the tables that it may be tied to if missing, in order of preference.
-    others = {
+    candidates = {
         shared: (decoder, encoder),
         encoder: (shared, decoder),
         decoder: (shared, encoder),
         head: (decoder, shared, encoder),
     }
-    found = {
-        name: next((theirs[each] for each in (name, *rest) if each in theirs), None) for name, rest in others.items()
+    tables = {
+        name: next((theirs[each] for each in (name, *rest) if each in theirs), None)
+        for name, rest in candidates.items()
     }
-    return {name: table for name, table in found.items() if table is not None}
+    return {name: table for name, table in tables.items() if table is not None}
 
 
 def _parts(stored: Mapping[str, Stored], settings: Settings, file: Path) -> tuple[dict[str, _Pair], dict[str, Stored]]:
@@ -144,7 +145,7 @@ def _parts(stored: Mapping[str, Stored], settings: Settings, file: Path) -> tupl
         else:  # modules_to_save and trained biases
             replaced[name.replace(".modules_to_save.default", "").replace(".base_layer.", ".")] = tensor
     if lacking := sorted(module for module, pair in matrices.items() if pair.keys() != {"A", "B"}):
-        raise CheckpointError(f"{file} has one of the two matrices only of {some(lacking)}: copy it again")
+        raise CheckpointError(f"{file} has one of the two matrices only of {join_names(lacking)}: copy it again")
     pairs = {
         module: _Pair(pair["A"], pair["B"], _scale(module, pair, settings), module in embeddings)
         for module, pair in matrices.items()
@@ -167,13 +168,13 @@ def _of_module(settings: Settings, module: str, patterns: str, default: str) -> 
     if not isinstance(table, dict):
         raise CheckpointError(f"{settings.file}: {patterns} must be an object, not {table!r:.80}")
     try:
-        found = next((value for key, value in table.items() if re.match(rf"(.*\.)?({key})$", module)), None)
+        matched = next((value for key, value in table.items() if re.match(rf"(.*\.)?({key})$", module)), None)
     except re.error as error:
         raise CheckpointError(f"{settings.file}: {patterns} has a pattern that cannot be read ({error})") from None
-    if found is None:
+    if matched is None:
         value = settings.get(default)
     else:
-        value = found
+        value = matched
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1 << 24:
         raise CheckpointError(f"{settings.file}: {default} must be a positive number, not {value!r:.80}")
     return value
@@ -198,4 +199,4 @@ def _merged(base: Stored, pair: _Pair, name: str, file: Path) -> Stored:
     def read(start: int, stop: int) -> Tensor:
         return base.read(start, stop).detach().float() + pair.rows(start, stop)
 
-    return replace(base, dtype=torch.float32, read=read, where=(file, name))
+    return replace(base, dtype=torch.float32, read=read, storage=(file, name))

@@ -19,9 +19,9 @@ from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
 from txport.models.importers.tokenizers.languages import (
     CODES,
     chosen_language,
+    default_language,
     default_languages,
     refuse_languages,
-    stated_language,
 )
 from txport.models.importers.tokenizers.multilingual import (
     UNK,
@@ -53,8 +53,8 @@ def import_bart(directory: Path, options: ImportOptions) -> Imported:
     kind = str(model.fields.get("model_type"))
     embedding_norm = kind != "blenderbot"
     pre_norm = kind in ("mbart", "blenderbot")
-    both = {"normalize_embedding": (embedding_norm, None), "static_position_embeddings": (False, None)}
-    model.refuse(_NEUTRAL.get(kind, _NEUTRAL["bart"]) | both)
+    neutral = {"normalize_embedding": (embedding_norm, None), "static_position_embeddings": (False, None)}
+    model.refuse(_NEUTRAL.get(kind, _NEUTRAL["bart"]) | neutral)
     norms = {"norm": "pre" if pre_norm else "post", "embedding_norm": embedding_norm}
     ours = model.config(**norms, unk_id=UNK, **model.embeddings())
     plan = model.plan
@@ -105,12 +105,12 @@ def _codes(model: HuggingFaceModel, ours: Config) -> tuple[str, bool]:
     tokenizer = tokenizer_settings(model.directory)
     if model.fields.get("model_type") == "plbart":
         return CODES["multi" if tokenizer.optional("language_codes", str) == "multi" else "base"], False
-    stated = tokenizer.optional("tokenizer_class", str)
+    tokenizer_class = tokenizer.optional("tokenizer_class", str)
     # mBART starts the decoder with the target language. mBART-50 starts it with eos, and forces the language next.
-    if stated is None:
+    if tokenizer_class is None:
         fifty = ours.bos_id == ours.eos_id
     else:
-        fifty = "50" in stated
+        fifty = "50" in tokenizer_class
     return f"{CODES['mbart']} {CODES['mbart50']}" if fifty else CODES["mbart"], fifty
 
 
@@ -134,8 +134,8 @@ def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
         prefix = model.forced_start(ours.target_vocabulary)
     else:
         prefix = ()
-    stated = tokenizer_settings(model.directory).optional("src_lang", str)
-    silent = codes == CODES["base"] and stated is None
+    default_source = tokenizer_settings(model.directory).optional("src_lang", str)
+    silent = codes == CODES["base"] and default_source is None
     if silent and options.source_language is None:
         # The same as Hugging Face's tokenizer, and so as the training data of models that used the published tokenizer.
         model.notes.append("texts contain no language, as tokenizer_config.json has it: --source-language sets one")
@@ -152,9 +152,9 @@ def _start(model: HuggingFaceModel, ours: Config, options: ImportOptions, tokeni
         InputError: the language is unknown, or there is none.
     """
     languages = tokenizer.languages
-    stated = model.generation("decoder_start_token_id") is not None
-    name = options.target_language or (None if stated else stated_language(model.directory, "tgt_lang", languages))
-    name = chosen_language(name, languages, "target", model.directory, required=not stated)
+    has_start = model.generation("decoder_start_token_id") is not None
+    name = options.target_language or (None if has_start else default_language(model.directory, "tgt_lang", languages))
+    name = chosen_language(name, languages, "target", model.directory, required=not has_start)
     if name is None:
         return ours
     return replace(ours, bos_id=languages[name])

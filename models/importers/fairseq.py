@@ -73,7 +73,7 @@ def import_fairseq(path: Path, options: ImportOptions) -> Imported:
     file = one_file(path, ("checkpoint_best.pt", "model.pt"))
     value = read_pickle(file)
     settings, task = _settings(file, value)
-    theirs = {_todays_name(name): tensor for name, tensor in tensors_of(value.get("model"), file).items()}
+    theirs = {_current_name(name): tensor for name, tensor in tensors_of(value.get("model"), file).items()}
     plan = ImportPlan(theirs, file)
     ours = _config(settings, plan)
     _positions(plan, settings, ours)
@@ -153,12 +153,12 @@ def _generation(settings: Settings) -> Generation:
     )
 
 
-def _todays_name(name: str) -> str:
+def _current_name(name: str) -> str:
     parts = name.split(".")
     if "layer_norms" in parts:
-        at = parts.index("layer_norms")
-        number = int(parts[at + 1])
-        parts[at : at + 2] = [_NORMS[parts[0]][number]]
+        index = parts.index("layer_norms")
+        number = int(parts[index + 1])
+        parts[index : index + 2] = [_NORMS[parts[0]][number]]
     return ".".join(parts)
 
 

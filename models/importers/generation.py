@@ -78,8 +78,8 @@ def generation_settings(
         renormalize=read.of("renormalize_logits", bool, False),
         sample=sample,
         **sampling,
-        min_length=_least(read),
-        max_length=_most(read),
+        min_length=_min_length(read),
+        max_length=_max_length(read),
         unsupported=tuple(_unsupported(setting, bool(sample) and beam is not None)),
     )
 
@@ -98,19 +98,19 @@ def check_vocabulary(generation: Generation, vocabulary: int, file: str) -> None
         "eos_token_id": generation.end_ids or (),
         "forced_eos_token_id": () if generation.forced_end is None else (generation.forced_end,),
     }
-    for name, stated in ids.items():
-        for token in stated:
+    for name, tokens in ids.items():
+        for token in tokens:
             if token >= vocabulary:
                 raise CheckpointError(f"{file}: {name} has the id {token}, outside the vocabulary of {vocabulary}")
 
 
 def generation_notes(generation: Generation) -> list[str]:
     """Return notes for the user about the model's settings."""
-    stated = encode(generation)
-    unsupported = stated.pop("unsupported", [])
+    settings_by_name = encode(generation)
+    unsupported = settings_by_name.pop("unsupported", [])
     notes = []
-    if stated:
-        settings = ", ".join(f"{name} {value}" for name, value in stated.items())
+    if settings_by_name:
+        settings = ", ".join(f"{name} {value}" for name, value in settings_by_name.items())
         notes.append(f'the model\'s own generation settings, for the option generation="model": {settings}')
     if unsupported:
         notes.append(f"settings of the model that txport's search does not have: {', '.join(unsupported)}")
@@ -124,7 +124,7 @@ class SettingReader:
         self._setting = setting
         self._file = file
 
-    def of(self, name: str, kind: type, nothing: Any, least: float = -math.inf, most: float = _LARGEST) -> Any:
+    def of(self, name: str, kind: type, neutral: Any, minimum: float = -math.inf, maximum: float = _LARGEST) -> Any:
         value = self._setting(name)
         if value is None:
             return None
@@ -134,9 +134,9 @@ class SettingReader:
             fits = isinstance(value, kind)
         if not fits or (isinstance(value, bool) and kind is not bool):
             raise CheckpointError(f"{self._file}: {name} must be of type {kind.__name__}, not {value!r:.80}")
-        if not abs(value) <= _LARGEST or not least <= value <= most:  # NaN as well
+        if not abs(value) <= _LARGEST or not minimum <= value <= maximum:  # NaN as well
             raise CheckpointError(f"{self._file}: {name} must be a number that `generate` takes, not {value!r:.80}")
-        if value == nothing:
+        if value == neutral:
             return None
         return kind(value)
 
@@ -190,37 +190,37 @@ def _one(value: Any, file: str) -> int | None:
     return ids[0]
 
 
-def _least(read: SettingReader) -> int | None:
+def _min_length(read: SettingReader) -> int | None:
     """Return the minimum number of tokens. Hugging Face's `min_length` also counts the decoder's start token."""
-    whole = read.of("min_length", int, 0, 0) or 0
-    made = read.of("min_new_tokens", int, 0, 0) or 0
-    return max(whole - 1, made) or None
+    with_prompt = read.of("min_length", int, 0, 0) or 0
+    new_tokens = read.of("min_new_tokens", int, 0, 0) or 0
+    return max(with_prompt - 1, new_tokens) or None
 
 
-def _most(read: SettingReader) -> int | None:
+def _max_length(read: SettingReader) -> int | None:
     """Return the maximum number of tokens from `max_new_tokens`, otherwise from `max_length`.
 
     Hugging Face's `max_length` also counts the decoder's start token.
     """
-    made: int | None = read.of("max_new_tokens", int, None, 1)
-    whole: int | None = read.of("max_length", int, None, 1)
-    if made is not None or whole is None:
-        return made
-    return max(1, whole - 1)
+    new_tokens: int | None = read.of("max_new_tokens", int, None, 1)
+    with_prompt: int | None = read.of("max_length", int, None, 1)
+    if new_tokens is not None or with_prompt is None:
+        return new_tokens
+    return max(1, with_prompt - 1)
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Return any JSON value as short text that can be encoded as UTF-8."""
     return f"{value}"[:200].encode("utf-8", "replace").decode()
 
 
 def _unsupported(setting: Callable[[str], Any], beams_and_samples: bool) -> list[str]:
-    stated = {name: setting(name) for name in _UNSUPPORTED}
-    found = [
-        f"{name} = {_shown(value)}"
-        for name, value in stated.items()
+    values = {name: setting(name) for name in _UNSUPPORTED}
+    unsupported = [
+        f"{name} = {_as_text(value)}"
+        for name, value in values.items()
         if value is not None and value not in _UNSUPPORTED[name]
     ]
     if beams_and_samples:
-        found.append(f"do_sample = true with num_beams = {setting('num_beams')}")
-    return found
+        unsupported.append(f"do_sample = true with num_beams = {setting('num_beams')}")
+    return unsupported

@@ -44,12 +44,12 @@ class HuggingFaceModel(Settings):
         super().__init__(directory / "config.json", read_json(directory / "config.json"))
         # Like `generate`: if generation_config.json exists, generation settings in config.json are ignored.
         file = directory / "generation_config.json"
-        stated = read_json(file, optional=True)
-        self._generated_from_config = not file.is_file() or bool(stated.get("_from_model_config"))
+        generation_fields = read_json(file, optional=True)
+        self._generated_from_config = not file.is_file() or bool(generation_fields.get("_from_model_config"))
         if self._generated_from_config:
-            self._generation = {**_with_decoder(self.fields), **stated}
+            self._generation = {**_with_decoder(self.fields), **generation_fields}
         else:
-            self._generation = stated
+            self._generation = generation_fields
         self.generation_file = str(file if file.is_file() else self.file)
         self.directory = directory
         tensors = read_directory(directory)
@@ -57,6 +57,7 @@ class HuggingFaceModel(Settings):
         if adapter is not None:
             tensors, self._untied = with_adapter(tensors, adapter)
         self.plan = ImportPlan(tensors, directory)
+        # `BartModel` saves names without the prefix that `BartForConditionalGeneration` adds.
         if any(name.startswith("model.") for name in self.plan.theirs):
             self.prefix = "model."
         else:
@@ -75,10 +76,10 @@ class HuggingFaceModel(Settings):
         Raises:
             CheckpointError: all fields are missing.
         """
-        stated = (fields.get(name) for fields in (self._generation, self.fields) for name in names)
-        value = next((value for value in stated if value is not None), None)
+        candidates = (fields.get(name) for fields in (self._generation, self.fields) for name in names)
+        value = next((value for value in candidates if value is not None), None)
         ids: list[Any] = value if isinstance(value, list) and value else [value]
-        if any(type(token) is not int for token in ids):
+        if any(type(token) is not int for token in ids):  # not isinstance: JSON's true is an int in Python
             raise CheckpointError(f"{self.file}: {names[0]} must be an id, not {value!r:.80}")
         return int(ids[0])
 
@@ -128,7 +129,7 @@ class HuggingFaceModel(Settings):
             width = "hidden_size"
         else:
             width = "d_model"
-        stated = dict(
+        common_fields = dict(
             d_model=self.get(width, kind=int),
             heads=heads,
             decoder_heads=None if decoder_heads == heads else decoder_heads,
@@ -144,7 +145,7 @@ class HuggingFaceModel(Settings):
             positions="learned",
             max_positions=self.get("max_position_embeddings", kind=int),
         )
-        return self.config_of(**{**stated, **fields})
+        return self.config_of(**{**common_fields, **fields})
 
     def rate(self, name: str, default: float) -> float:
         """Return a dropout rate. It matters only for further training, so an invalid one is replaced by the default."""
@@ -186,8 +187,8 @@ class HuggingFaceModel(Settings):
             plan.ignore(common)  # saved but unused: transformers 5 unties either all tables or none
         for names in ((common, *sides) if shared and tied else (), (target, head) if tied else ()):
             if not plan.same(*names):
-                there = " and ".join(name for name in names if plan.has(name))
-                raise CheckpointError(f"{plan.source}: {there} differ, although {self.file} ties them")
+                present = " and ".join(name for name in names if plan.has(name))
+                raise CheckpointError(f"{plan.source}: {present} differ, although {self.file} ties them")
         fields = plan.embeddings(source, target, projection)
         vocabulary = self.get("vocab_size", kind=int)
         self.check_rows(source, fields["source_vocabulary"], "vocab_size", vocabulary)
@@ -196,15 +197,15 @@ class HuggingFaceModel(Settings):
             self.check_rows(target, fields["target_vocabulary"], "decoder_vocab_size", vocabulary)
         return {**fields, "projection_bias": self.projection_bias(vocabulary)}
 
-    def check_rows(self, table: str, rows: int, field: str, stated: int) -> None:
+    def check_rows(self, table: str, rows: int, field: str, expected: int) -> None:
         """Check that a table has the number of rows that config.json specifies.
 
         Raises:
             CheckpointError: it does not.
         """
-        if rows != stated:
+        if rows != expected:
             raise CheckpointError(
-                f"{self.plan.source}: {table} has {rows} rows, but {self.file} sets {field} = {stated}"
+                f"{self.plan.source}: {table} has {rows} rows, but {self.file} sets {field} = {expected}"
             )
 
     def projection_bias(self, vocabulary: int) -> bool:
@@ -230,7 +231,7 @@ class HuggingFaceModel(Settings):
             bias[token] = BANNED
         if banned:
             ids = ", ".join(map(str, banned))
-            self.notes.append(f"ids that are never made, as the model's generation settings specify: {ids}")
+            self.notes.append(f"banned ids, by the model's generation settings: {ids}")
         if not bool(bias.any()):
             return False
         plan.put("projection.bias", bias, name)

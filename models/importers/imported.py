@@ -88,9 +88,10 @@ def import_archive(archive: Path, importer: Callable[[Path], Imported]) -> Impor
         imported = importer(Path(scratch.name))
     except TxportError as error:
         scratch.cleanup()
+        # The user gave an archive, and has never seen the temporary directory.
         raise type(error)(str(error).replace(scratch.name, str(archive))) from None
     imported.plan.source = archive
-    imported.plan.keeps.append(scratch)
+    imported.plan.keeps.append(scratch)  # weights are mapped from it until they are written
     return imported
 
 

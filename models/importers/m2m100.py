@@ -49,11 +49,11 @@ def m2m100_kind(directory: Path, config: Mapping[str, Any]) -> str:
     Raises:
         CheckpointError: it has the sizes of SMaLL-100, and no file shows which one it is.
     """
-    stated = tokenizer_settings(directory).optional("tokenizer_class", str)
-    if (directory / SMALL100_MARK).is_file() or "small100" in str(stated).lower():
+    tokenizer_class = tokenizer_settings(directory).optional("tokenizer_class", str)
+    if (directory / SMALL100_MARK).is_file() or "small100" in str(tokenizer_class).lower():
         return "small100"
     layers = config.get("encoder_layers"), config.get("decoder_layers")
-    if layers == _SMALL100_LAYERS and "Nllb" not in str(stated):
+    if layers == _SMALL100_LAYERS and "Nllb" not in str(tokenizer_class):
         raise CheckpointError(
             f"{directory} has the layers of SMaLL-100, whose texts begin with the language of the answer, but neither "
             f"{SMALL100_MARK} nor its tokenizer's name: give --from small100, or --from m2m100 if it is another model"
@@ -82,8 +82,8 @@ def import_small100(directory: Path, options: ImportOptions) -> Imported:
     """
     model = HuggingFaceModel(directory, options.adapter)
     ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
-    found = _imported(model, ours, options, _small100)
-    return replace(found, tokenizer=found.tokenizer.beginning_with(model.forced_start(ours.target_vocabulary)))
+    imported = _imported(model, ours, options, _small100)
+    return replace(imported, tokenizer=imported.tokenizer.beginning_with(model.forced_start(ours.target_vocabulary)))
 
 
 def import_seamless(directory: Path, options: ImportOptions) -> Imported:

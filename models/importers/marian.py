@@ -93,10 +93,10 @@ def _tokenizer(directory: Path, ours: Config, options: ImportOptions) -> tuple[T
         with_added(by_id(side, special), model, added, side is not source)
         for side, model in zip((source, target), models, strict=True)
     ]
-    known = [
+    pieces_by_side = [
         pieces_of(model, directory / f"{side}.spm") for side, model in zip(("source", "target"), models, strict=True)
     ]
-    models[1] = completed(models[1], known[1], [piece for piece in tables[1] if piece is not None])
+    models[1] = completed(models[1], pieces_by_side[1], [piece for piece in tables[1] if piece is not None])
     names = ["vocabulary.json"] * 2 if tables[0] == tables[1] else ["source.vocabulary.json", "target.vocabulary.json"]
     files = dict(zip(names, map(vocabulary_bytes, tables), strict=True))
     description = TokenizerDescription(

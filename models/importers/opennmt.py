@@ -205,10 +205,10 @@ def pieces_tokenizer(
         sides: source tokens and target tokens by id.
         special: tokens that do not occur in texts.
     """
-    stated = [settings.get(f"{side}_subword_model", None) for side in ("src", "tgt")]
-    named = [place / Path(str(name)).name for name in stated if name]
-    if len(named) == 2 and all(path.is_file() for path in named):
-        models = (named[0], named[1])
+    file_names = [settings.get(f"{side}_subword_model", None) for side in ("src", "tgt")]
+    paths = [place / Path(str(name)).name for name in file_names if name]
+    if len(paths) == 2 and all(path.is_file() for path in paths):
+        models = (paths[0], paths[1])
     else:
         models = find_sentencepiece(place, "src", "tgt")
 

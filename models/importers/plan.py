@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from txport.models.checkpoint import parameter_shapes, some
+from txport.models.checkpoint import join_names, parameter_shapes
 from txport.models.config import Config
 from txport.models.importers.weights import Stored, equal
 from txport.runtime.errors import CheckpointError
@@ -91,6 +91,7 @@ class ImportPlan:
         if stop > available:
             raise CheckpointError(f"{self.source}: {theirs} has {available} rows, but {stop} are needed")
         shape = (stop - first, *stored.shape[1:])
+        # A model in half precision stays so, since float32 would double its size without more information.
         if stored.dtype in _NAMES:
             dtype = stored.dtype
         else:
@@ -102,11 +103,13 @@ class ImportPlan:
         """Set our tensor to a given one."""
         self.parts[ours] = Part(tuple(tensor.shape), torch.float32, lambda i, j: tensor[i:j], origin)
 
-    def change(self, ours: str, how: Callable[[Tensor], Tensor]) -> None:
+    def change(self, ours: str, function: Callable[[Tensor], Tensor]) -> None:
         """Apply a function to a mapped tensor. It receives the whole tensor in float32."""
         part = self.parts[ours]
         rows = part.shape[0]
-        self.parts[ours] = replace(part, dtype=torch.float32, read=lambda i, j: how(part.read(0, rows).float())[i:j])
+        self.parts[ours] = replace(
+            part, dtype=torch.float32, read=lambda i, j: function(part.read(0, rows).float())[i:j]
+        )
 
     def multiply(self, ours: str, factor: float) -> None:
         """Multiply a mapped tensor by a factor, in float32."""
@@ -155,10 +158,11 @@ class ImportPlan:
 
     def same(self, *names: str) -> bool:
         """Return whether all existing tensors among these have equal values, and mark them as used."""
-        there = [name for name in names if self.has(name)]
-        alike = all(equal(self.theirs[there[0]], self.theirs[name]) for name in there[1:])
+        present = [name for name in names if self.has(name)]
+        # Configs of old versions are unreliable about ties, so the values decide.
+        alike = all(equal(self.theirs[present[0]], self.theirs[name]) for name in present[1:])
         if alike:
-            self._used.update(there)
+            self._used.update(present)
         return alike
 
     def check(self, config: Config) -> None:
@@ -168,9 +172,11 @@ class ImportPlan:
             CheckpointError: one of these checks fails; the message lists the problems.
         """
         shapes = parameter_shapes(config)
+        # An unused tensor is usually a part of the model that txport lacks. Its results would be wrong without it.
         if unknown := sorted(self.theirs.keys() - self._used):
             raise CheckpointError(
-                f"{self.source} has weights that this importer does not support and will not leave out: {some(unknown)}"
+                f"{self.source} has weights that this importer does not support and will not leave out: "
+                f"{join_names(unknown)}"
             )
         assert shapes.keys() == self.parts.keys(), shapes.keys() ^ self.parts.keys()
         for name, shape in shapes.items():
@@ -197,13 +203,14 @@ class ImportPlan:
             header[name] = {"dtype": _NAMES[part.dtype], "shape": part.shape, "data_offsets": [offset, offset + size]}
             offset += size
         text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
+        text += b" " * (-len(text) % 8)  # safetensors aligns the data to 8 bytes
         with file.open("wb") as output:
             output.write(struct.pack("<Q", len(text)) + text)
             for part in self.parts.values():
                 rows = max(1, _AT_ONCE // max(1, math.prod(part.shape[1:])))
                 for start in range(0, part.shape[0], rows):
                     tensor = part.read(start, min(start + rows, part.shape[0])).detach().to(part.dtype).contiguous()
+                    # Here and not in `check`, since values are read only once. The directory is not yet published.
                     if not bool(torch.isfinite(tensor).all()):
                         raise CheckpointError(f"{self.source}: {part.origin} holds NaN or infinity")
                     output.write(tensor.flatten().view(torch.uint8).numpy().data)

@@ -68,7 +68,7 @@ class Settings:
         if name not in self.fields and default is _REQUIRED:
             raise CheckpointError(f"{self.file} lacks {name}, which such a model needs")
         value = self.fields.get(name, default)
-        if kind is not None and type(value) is not kind:
+        if kind is not None and type(value) is not kind:  # not isinstance: JSON's true is an int in Python
             raise CheckpointError(f"{self.file}: {name} must be {kind.__name__}, not {value!r:.80}")
         if kind is float and not math.isfinite(value):
             raise CheckpointError(f"{self.file}: {name} must be a finite number, not {value!r}")
@@ -172,8 +172,8 @@ def read_json(
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON ({error}): copy it again") from None
     if not isinstance(value, kind):
-        wanted = kind.__name__.replace("dict", "object")
-        raise CheckpointError(f"{file} must hold a JSON {wanted}, not {type(value).__name__}")
+        expected = kind.__name__.replace("dict", "object")
+        raise CheckpointError(f"{file} must hold a JSON {expected}, not {type(value).__name__}")
     return value
 
 
@@ -221,9 +221,9 @@ def one_file(path: Path, preferred: tuple[str, ...], endings: tuple[str, ...] = 
         return path
     files = [path / name for name in preferred if (path / name).is_file()]
     files = files or [file for ending in endings for file in sorted(path.glob(f"*.{ending}"))]
-    what = " or ".join(f".{ending}" for ending in endings)
+    kinds = " or ".join(f".{ending}" for ending in endings)
     if not files:
-        raise CheckpointError(f"{path} holds no {what} file: name the checkpoint file")
+        raise CheckpointError(f"{path} holds no {kinds} file: name the checkpoint file")
     if len(files) > 1 and files[0].name not in preferred:
-        raise CheckpointError(f"{path} holds {len(files)} {what} files: name one of them, such as {files[-1]}")
+        raise CheckpointError(f"{path} holds {len(files)} {kinds} files: name one of them, such as {files[-1]}")
     return files[0]

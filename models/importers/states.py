@@ -40,8 +40,10 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
         raise CheckpointError(
             f"{model.file}: decoder.model_type {kind!r} is not supported: there are {', '.join(_DECODERS)}"
         )
-    own = {name: value for name, value in model.fields.items() if name.endswith("_token_id") and value is not None}
-    model.fields = {**decoder, **own}
+    token_ids = {
+        name: value for name, value in model.fields.items() if name.endswith("_token_id") and value is not None
+    }
+    model.fields = {**decoder, **token_ids}
     pre_norm = kind == "mbart"
     embedding_norm = model.get("layernorm_embedding", True, bool)
     prefix = "decoder.model.decoder"
@@ -166,8 +168,10 @@ def _task(model: HuggingFaceModel, options: ImportOptions) -> tuple[int, ...]:
         return tuple(token for token in forced if isinstance(token, int))
     name = f"<|{options.source_language}|>"
     if name not in languages:
-        known = ", ".join(sorted(each.strip("<|>") for each in languages)) or "none"
-        raise InputError(f"--source-language {options.source_language} is not one of this model: there are {known}")
+        language_names = ", ".join(sorted(each.strip("<|>") for each in languages)) or "none"
+        raise InputError(
+            f"--source-language {options.source_language} is not one of this model: there are {language_names}"
+        )
     last = model.generation("no_timestamps_token_id")
     tasks = model.generation("task_to_id") or {}
     return tuple(each for each in (languages[name], tasks.get("transcribe"), last) if isinstance(each, int))

@@ -16,6 +16,7 @@ from txport.models.importers.plan import ImportPlan
 from txport.models.importers.tokenizers.t5 import t5_tokenizer
 from txport.runtime.errors import CheckpointError
 
+# config.json does not contain this id. T5's tokenizers begin with <pad>, </s> and <unk>.
 _UNK = 2
 
 
@@ -92,6 +93,7 @@ def _scaled(model: HuggingFaceModel) -> bool:
     Files of transformers 5 have a field for it. In older files it follows from the tie, which version 5 always writes.
     """
     tied: bool = model.get("tie_word_embeddings", True, bool)
+    # With tied tables, MT5 of transformers 4 scales as T5 does. MT5 of version 5 never does.
     if model.fields.get("model_type") == "mt5":
         return tied and str(model.fields.get("transformers_version", "")).startswith("4.")
     return bool(model.get("scale_decoder_outputs", tied, bool))

@@ -86,13 +86,13 @@ class Stored:
         shape: its shape.
         dtype: its dtype; None if it is not a weight (an integer counter, for example).
         read: returns its rows from the first to before the second argument; the whole tensor if it has no dimensions.
-        where: storage location, equal for two tensors that share memory.
+        storage: storage location, equal for two tensors that share memory.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
     read: Callable[[int, int], Tensor]
-    where: object
+    storage: object
 
     def whole(self) -> Tensor:
         """Return the whole tensor."""
@@ -101,7 +101,7 @@ class Stored:
 
 def equal(first: Stored, second: Stored) -> bool:
     """Return whether two tensors have equal values, by comparing one part at a time."""
-    if first.where == second.where:
+    if first.storage == second.storage:
         return True
     if first.shape != second.shape:
         return False
@@ -168,18 +168,18 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
 def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
     shape = tuple(entry["shape"])
     dtype = _DTYPES.get(entry["dtype"])
-    begin, end = entry["data_offsets"]
+    start_of_tensor, end = entry["data_offsets"]
     if shape and shape[0]:
-        row = (end - begin) // shape[0]
+        row = (end - start_of_tensor) // shape[0]
     else:
-        row = end - begin
+        row = end - start_of_tensor
 
     def read(start: int, stop: int) -> Tensor:
         assert dtype is not None
         rows = max(0, min(stop, shape[0] if shape else 1) - start)
         data = bytearray(rows * row)
         with file.open("rb") as opened:
-            opened.seek(start_of_data + begin + start * row)
+            opened.seek(start_of_data + start_of_tensor + start * row)
             opened.readinto(data)
         if data:
             tensor = torch.frombuffer(data, dtype=dtype)
@@ -189,7 +189,7 @@ def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
             return tensor.reshape(rows, *shape[1:])
         return tensor.reshape(())
 
-    return Stored(shape, dtype, read, (file, begin, end))
+    return Stored(shape, dtype, read, (file, start_of_tensor, end))
 
 
 def read_state_dict(file: Path) -> dict[str, Stored]:
@@ -204,10 +204,10 @@ def read_state_dict(file: Path) -> dict[str, Stored]:
     if not zipfile.is_zipfile(file):
         return tensors
 
-    def again(name: str) -> Callable[[int, int], Tensor]:
+    def reading(name: str) -> Callable[[int, int], Tensor]:
         return lambda start, stop: tensors_of(read_pickle(file), file)[name].read(start, stop).clone()
 
-    return {name: replace(stored, read=again(name)) for name, stored in tensors.items()}
+    return {name: replace(stored, read=reading(name)) for name, stored in tensors.items()}
 
 
 def tensors_of(value: object, file: Path) -> dict[str, Stored]:
@@ -226,13 +226,13 @@ def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
     if not isinstance(value, Mapping) or not value:
         raise CheckpointError(f"{file} holds no state dict but {_kind(value)}: save model.state_dict()")
     if _is_state_dict(value):
-        found = value
+        state_dict = value
     else:
-        found = _member(value, file)
-    names = {name: plain_name(name) for name in found if name != _AVERAGED}
+        state_dict = _member(value, file)
+    names = {name: plain_name(name) for name in state_dict if name != _AVERAGED}
     while all(name.startswith("module.") for name in names.values()):
         names = {name: short.removeprefix("module.") for name, short in names.items()}
-    return {names[name]: found[name] for name in names}
+    return {names[name]: state_dict[name] for name in names}
 
 
 def plain_name(name: str) -> str:
@@ -253,10 +253,10 @@ def _is_state_dict(value: object) -> bool:
 def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
     """Return the state dict among the members of a checkpoint."""
     members = {str(name): member for name, member in value.items() if _is_state_dict(member)}
-    known = [name for name in _MEMBERS if name in members]
-    if len(members) == 1 or len(known) == 1:
-        chosen: Mapping[str, Tensor] = members[known[0] if known else next(iter(members))]
-        return chosen
+    known_names = [name for name in _MEMBERS if name in members]
+    if len(members) == 1 or len(known_names) == 1:
+        state_dict: Mapping[str, Tensor] = members[known_names[0] if known_names else next(iter(members))]
+        return state_dict
     if members:
         raise CheckpointError(
             f"{file} holds several state dicts ({', '.join(members)}): save the one of the model alone"
@@ -272,10 +272,10 @@ def _member(value: Mapping[Any, Any], file: Path) -> Mapping[str, Tensor]:
 
 def _holds_state_dict(value: Mapping[Any, Any], depth: int = 4) -> bool:
     """Return whether a usual member is a state dict or contains one, up to a depth."""
-    known = [value[name] for name in _MEMBERS if name in value]
-    if any(map(_is_state_dict, known)):
+    members = [value[name] for name in _MEMBERS if name in value]
+    if any(map(_is_state_dict, members)):
         return True
-    return depth > 1 and any(isinstance(member, Mapping) and _holds_state_dict(member, depth - 1) for member in known)
+    return depth > 1 and any(isinstance(member, Mapping) and _holds_state_dict(member, depth - 1) for member in members)
 
 
 def _loaded(tensor: Tensor) -> Stored:
@@ -284,12 +284,12 @@ def _loaded(tensor: Tensor) -> Stored:
             return tensor[start:stop]
         return tensor
 
-    where = (tensor.data_ptr(), tensor.stride(), tensor.storage_offset())
+    storage = (tensor.data_ptr(), tensor.stride(), tensor.storage_offset())
     if tensor.is_floating_point():
         dtype = tensor.dtype
     else:
         dtype = None
-    return Stored(tuple(tensor.shape), dtype, read, where)
+    return Stored(tuple(tensor.shape), dtype, read, storage)
 
 
 def read_pickle(file: Path, stand_ins: Iterable[tuple[type, str]] = ()) -> Any:

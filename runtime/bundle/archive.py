@@ -26,9 +26,9 @@ SUFFIX = ".txb"  # tx-serve removes it from a model's name; nothing else depends
 _LOCAL = 30  # bytes of its header before the name
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
-_WIDE_END = struct.Struct("<4sQ2H2I4Q4sIQI")  # of zip64: the record, and its locator
+_ZIP64_END = struct.Struct("<4sQ2H2I4Q4sIQI")  # of zip64: the record, and its locator
 # A 32-bit field with this value is stored in the first extra field, in 64 bits.
-_WIDE = 0xFFFFFFFF
+_IN_ZIP64 = 0xFFFFFFFF
 # extra fields; the second is that of Android's zipalign
 _ZIP64 = 1
 _ALIGNMENT = 0xD935
@@ -58,28 +58,28 @@ class _Entry:
 
     def local(self, start: int) -> bytes:
         """Return the header before the data, from byte `start` of the archive to the next page."""
-        wide = _wide(self.size, self.size)
+        wide = _zip64_extra(self.size, self.size)
         padding = -(start + _LOCAL + len(self.name) + len(wide) + 6) % PAGE
         extra = wide + struct.pack("<3H", _ALIGNMENT, 2 + padding, PAGE) + bytes(padding)
         return b"PK\3\4" + self._common(wide, extra) + self.name + extra
 
     def central(self, start: int) -> bytes:
         """Return its place in the directory; `start` is that of the local header."""
-        extra = _wide(self.size, self.size, start)
+        extra = _zip64_extra(self.size, self.size, start)
         made_by = struct.pack("<H", _UNIX | _version(extra))
-        rest = struct.pack("<3H2I", 0, 0, 0, _UNIX_FILE, min(start, _WIDE))
+        rest = struct.pack("<3H2I", 0, 0, 0, _UNIX_FILE, min(start, _IN_ZIP64))
         return b"PK\1\2" + made_by + self._common(extra, extra) + rest + self.name + extra
 
     def _common(self, wide: bytes, extra: bytes) -> bytes:
         """Return the fields that both kinds of header contain."""
-        size = min(self.size, _WIDE)
-        facts = _version(wide), _UTF8, 0, _MIDNIGHT, _FIRST_DAY, self.crc, size, size
-        return struct.pack("<5H3I2H", *facts, len(self.name), len(extra))
+        size = min(self.size, _IN_ZIP64)
+        values = _version(wide), _UTF8, 0, _MIDNIGHT, _FIRST_DAY, self.crc, size, size
+        return struct.pack("<5H3I2H", *values, len(self.name), len(extra))
 
 
-def _wide(*values: int) -> bytes:
+def _zip64_extra(*values: int) -> bytes:
     """Return the extra field for values of more than 32 bits; empty if there are none."""
-    wide = [value for value in values if value >= _WIDE]
+    wide = [value for value in values if value >= _IN_ZIP64]
     if wide:
         return struct.pack(f"<2H{len(wide)}Q", _ZIP64, 8 * len(wide), *wide)
     return b""
@@ -95,11 +95,11 @@ def _version(wide: bytes) -> int:
 def _tail(central: bytes, count: int, start: int) -> bytes:
     """Return the bytes after the last member: the directory, which begins at byte `start`, and the end record."""
     wide = b""
-    if start >= _WIDE:
+    if start >= _IN_ZIP64:
         counts = count, count, len(central), start
-        record = b"PK\6\6", _WIDE_END.size - 20 - 12, _UNIX | 45, 45, 0, 0, *counts
-        wide = _WIDE_END.pack(*record, b"PK\6\7", 0, start + len(central), 1)
-    return central + wide + _END.pack(b"PK\5\6", 0, 0, count, count, len(central), min(start, _WIDE), 0)
+        record = b"PK\6\6", _ZIP64_END.size - 20 - 12, _UNIX | 45, 45, 0, 0, *counts
+        wide = _ZIP64_END.pack(*record, b"PK\6\7", 0, start + len(central), 1)
+    return central + wide + _END.pack(b"PK\5\6", 0, 0, count, count, len(central), min(start, _IN_ZIP64), 0)
 
 
 def write_archive(file: BinaryIO, directory: Path, names: Sequence[str]) -> None:
@@ -109,16 +109,16 @@ def write_archive(file: BinaryIO, directory: Path, names: Sequence[str]) -> None
         OSError: a file cannot be read, or the archive not written.
     """
     central = b""
-    at = 0
+    offset = 0
     for name in sorted(names, key=str.encode):
         entry = _entry(directory, name)
-        header = entry.local(at)
-        central += entry.central(at)
-        at += len(header) + entry.size
+        header = entry.local(offset)
+        central += entry.central(offset)
+        offset += len(header) + entry.size
         file.write(header)
         with (directory / name).open("rb") as member:
             shutil.copyfileobj(member, file, _CHUNK)
-    file.write(_tail(central, len(names), at))
+    file.write(_tail(central, len(names), offset))
 
 
 def _entry(directory: Path, name: str) -> _Entry:
@@ -197,7 +197,7 @@ class Archive:
         Raises:
             BundleError: another file is there by now.
         """
-        if self._file is not None and not self._file.unchanged():
+        if self._file is not None and not self._file.is_unchanged():
             raise BundleError(f"{self} was replaced or changed since it was opened: open it again")
         if self._file is None:
             return None
@@ -214,28 +214,28 @@ class Archive:
         if (path := self.path) is None:
             yield self.view(name)
             return
-        before = start % mmap.ALLOCATIONGRANULARITY
+        padding = start % mmap.ALLOCATIONGRANULARITY
         with path.open("rb") as file:
-            mapping = mmap.mmap(file.fileno(), before + size, access=mmap.ACCESS_READ, offset=start - before)
-        with mapping, memoryview(mapping) as whole, whole[before:] as view:
+            mapping = mmap.mmap(file.fileno(), padding + size, access=mmap.ACCESS_READ, offset=start - padding)
+        with mapping, memoryview(mapping) as mapped_bytes, mapped_bytes[padding:] as view:
             yield view
 
     def _read(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Check the archive except the members' bytes, and return the span of each member by name."""
         entries = self._entries()
         parts = list[bytes]()
-        at = 0
+        offset = 0
         for entry in entries:
-            header = entry.local(at)
-            if self._data[at : at + len(header)] != header:
+            header = entry.local(offset)
+            if self._data[offset : offset + len(header)] != header:
                 self._refuse("a member's header differs from the directory")
-            parts.append(entry.central(at))
-            at += len(header)
-            if entry.size > len(self._data) - at:
+            parts.append(entry.central(offset))
+            offset += len(header)
+            if entry.size > len(self._data) - offset:
                 self._refuse("a member is larger than the archive")
-            yield entry.name.decode(), (at, entry.size)
-            at += entry.size
-        if self._data[at:] != _tail(b"".join(parts), len(entries), at):
+            yield entry.name.decode(), (offset, entry.size)
+            offset += entry.size
+        if self._data[offset:] != _tail(b"".join(parts), len(entries), offset):
             self._refuse("its directory does not fit its members")
 
     def _entries(self) -> list[_Entry]:
@@ -244,38 +244,38 @@ class Archive:
         signature, *_, count, size, start, _ = _END.unpack(self._data[end:] if end >= 0 else bytes(_END.size))
         if signature != b"PK\5\6":
             raise BundleError(f"{self} is not a bundle: give a directory of tx-export or a file of tx-pack")
-        if start == _WIDE and end >= _WIDE_END.size:
-            start = _WIDE_END.unpack(self._data[end - _WIDE_END.size : end])[9]
+        if start == _IN_ZIP64 and end >= _ZIP64_END.size:
+            start = _ZIP64_END.unpack(self._data[end - _ZIP64_END.size : end])[9]
         if size > _LARGEST_DIRECTORY or start + size > end:
             self._refuse("its directory is outside the file")
         entries = list[_Entry]()
-        at = start
+        offset = start
         for _ in range(count):
-            entry, at = self._entry(at, start + size)
+            entry, offset = self._entry(offset, start + size)
             if entries and entries[-1].name >= entry.name:
                 self._refuse("its names are not in ascending order")
             entries.append(entry)
         return entries
 
-    def _entry(self, at: int, end: int) -> tuple[_Entry, int]:
+    def _entry(self, offset: int, end: int) -> tuple[_Entry, int]:
         """Return the entry at a byte of the directory, which has an end, and where the next one is."""
-        if at + _CENTRAL.size > end:
+        if offset + _CENTRAL.size > end:
             self._refuse("its directory is too short")
-        fields = _CENTRAL.unpack_from(self._data, at)
+        fields = _CENTRAL.unpack_from(self._data, offset)
         crc = fields[7]
         size = fields[9]
         name_length, extra_length = fields[10:12]
-        extra = at + _CENTRAL.size + name_length
+        extra = offset + _CENTRAL.size + name_length
         if extra + extra_length > end:
             self._refuse("its directory is too short")
-        name = bytes(self._data[at + _CENTRAL.size : extra])
-        if size == _WIDE and extra_length >= 12:
+        name = bytes(self._data[offset + _CENTRAL.size : extra])
+        if size == _IN_ZIP64 and extra_length >= 12:
             size = struct.unpack_from("<Q", self._data, extra + 4)[0]
         try:
-            inside = is_inside(name.decode())
+            is_plain = is_inside(name.decode())
         except UnicodeDecodeError:
-            inside = False
-        if not inside:
+            is_plain = False
+        if not is_plain:
             self._refuse("a name is not a plain path inside the bundle")
         return _Entry(name, size, crc), extra + extra_length
 
@@ -290,13 +290,13 @@ class _File:
     path: Path
     status: os.stat_result
 
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Return whether it is still the same file."""
         try:
-            now = self.path.stat()
+            current = self.path.stat()
         except OSError:
             return False
-        return os.path.samestat(now, self.status) and now.st_mtime_ns == self.status.st_mtime_ns
+        return os.path.samestat(current, self.status) and current.st_mtime_ns == self.status.st_mtime_ns
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,7 @@ def _check_node(message: bytes) -> None:
     _check_operator(kinds[0], domains[0] if domains else b"")
 
 
+# A graph has thousands of nodes, but few different operators and attributes. Each is checked once.
 @lru_cache(maxsize=1024)
 def _check_operator(kind: bytes, domain: bytes) -> None:
     if _text(kind) not in OPERATORS.get(_text(domain), ()):
@@ -189,11 +190,11 @@ def _check_attribute(message: bytes) -> None:
 
 
 def _check_tensor(message: bytes, weights: int) -> None:
-    found: dict[int, list[Any]] = {_DIMENSION: [], _TYPE: [], _LOCATION: [], _RAW: [], _EXTERNAL: []}
+    values_by_tag: dict[int, list[Any]] = {_DIMENSION: [], _TYPE: [], _LOCATION: [], _RAW: [], _EXTERNAL: []}
     for tag, value in _fields(message, _TENSORS):
-        if tag in found:
-            found[tag].append(value)
-    dimensions, types, locations, raw, pairs = found.values()
+        if tag in values_by_tag:
+            values_by_tag[tag].append(value)
+    dimensions, types, locations, raw, pairs = values_by_tag.values()
     if locations not in ([], [0], [1]) or (locations == [1]) != bool(pairs) or len(raw) + bool(pairs) > 1:
         _refuse_weight("is neither in the graph nor in a file")
     if len(types) != 1 or types[0] not in _ELEMENTS:
@@ -204,18 +205,18 @@ def _check_tensor(message: bytes, weights: int) -> None:
     if raw and len(raw[0]) != size:
         _refuse_weight(f"has {len(raw[0])} bytes instead of {size}")
     if pairs:
-        _check_place([_pair(pair) for pair in pairs], size, weights)
+        _check_range([_pair(pair) for pair in pairs], size, weights)
 
 
-def _check_place(pairs: list[tuple[str, str]], size: int, weights: int) -> None:
+def _check_range(pairs: list[tuple[str, str]], size: int, weights: int) -> None:
     """Check that the external data of a weight of this size lies in weights.bin."""
-    place = dict(pairs)
-    if len(place) != len(pairs) or not place.keys() <= {"location", "offset", "length"}:
+    entries = dict(pairs)
+    if len(entries) != len(pairs) or not entries.keys() <= {"location", "offset", "length"}:
         _refuse_weight("has more than one location, offset or length")
-    location = place.get("location")
+    location = entries.get("location")
     if location != _FILE:
         _refuse_weight(f"is in the file {location!r} instead of {_FILE!r}")
-    offset, length = (_number(place.get(key, default)) for key, default in (("offset", "0"), ("length", str(size))))
+    offset, length = (_number(entries.get(key, default)) for key, default in (("offset", "0"), ("length", str(size))))
     if length != size or offset + size > weights:
         _refuse_weight(f"is not a range of {size} bytes inside {_FILE}")
 
@@ -229,7 +230,7 @@ def _pair(message: bytes) -> tuple[str, str]:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not (text.isascii() and text.isdigit() and len(text) < 20):  # 19 digits fit into 64 bits, as in C++
         _refuse_weight(f"has the offset or length {text[:40]!r}")
     return int(text)
 
@@ -244,8 +245,8 @@ def _text(value: bytes) -> str:
 
 def _fields(message: bytes, fields: _Fields) -> list[tuple[int, Any]]:
     """Return tag and value of all fields; the tag decides whether a value is bytes or a number."""
-    found = tagged(message)
-    if not fields.allowed.issuperset([tag for tag, _ in found]):
-        other = next(tag >> 3 for tag, _ in found if tag not in fields.allowed)
-        raise _Refusal(f"contains {fields.part} with the field {other}, which tx-export does not write")
-    return found
+    pairs = tagged(message)
+    if not fields.allowed.issuperset([tag for tag, _ in pairs]):
+        number = next(tag >> 3 for tag, _ in pairs if tag not in fields.allowed)
+        raise _Refusal(f"contains {fields.part} with the field {number}, which tx-export does not write")
+    return pairs

@@ -130,7 +130,7 @@ def decoder_step(sizes: ModelSizes, floating: DType) -> Interface:
     return Interface(tuple(inputs), tuple(outputs), aliases)
 
 
-def most_top(sizes: ModelSizes) -> int:
+def candidate_count(sizes: ModelSizes) -> int:
     """Return the number of candidates that `decoder_beams` returns for each row."""
     return min(MAX_TOP, sizes.target_vocabulary)
 
@@ -150,8 +150,8 @@ def decoder_beams(sizes: ModelSizes, floating: DType) -> Interface:
         *_ids(sizes),
     ]
     outputs = [
-        *_tensors("int64", ("rows", most_top(sizes)), "top_ids"),
-        *_tensors("float32", ("rows", most_top(sizes)), "top_logits"),
+        *_tensors("int64", ("rows", candidate_count(sizes)), "top_ids"),
+        *_tensors("float32", ("rows", candidate_count(sizes)), "top_logits"),
         *_tensors("float32", ("rows", 1), "normaliser"),
         *_tensors(floating, shape, *(f"next_{name}" for name in caches)),
         *_tensors(floating, ("rows", sizes.target_vocabulary), "logits"),

@@ -77,7 +77,7 @@ def kind_of(path: Path) -> Kind | None:
     return next((_ENDINGS[ending] for ending in (".onnx", ".gguf") if ending in endings), None)
 
 
-def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) -> None:
+def check_kind(path: Path, expected: Kind, error: type[TxportError] = InputError) -> None:
     """Refuse a path that does not exist, is of a known other kind, or contains files that may block.
 
     Other faults are found when it is read.
@@ -89,11 +89,11 @@ def check_kind(path: Path, wanted: Kind, error: type[TxportError] = InputError) 
         raise error(f"{path} does not exist")
     check_regular(path, error)
     kind = kind_of(path)
-    if kind is None or kind == wanted:
+    if kind is None or kind == expected:
         return
-    name, ways = _ADVICE[kind]
-    if wanted in ways:
-        raise error(f"{path} is {name}: {ways[wanted]}")
+    name, advice = _ADVICE[kind]
+    if expected in advice:
+        raise error(f"{path} is {name}: {advice[expected]}")
 
 
 def check_checkpoint(path: Path) -> None:

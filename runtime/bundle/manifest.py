@@ -30,7 +30,7 @@ _ZEROS = "0" * 64
 INFORMATIONAL_FILES = ("README.md", "verification.json")
 _LARGEST_FILE = 16 << 20
 # Roles of optional graphs, and the features that need them.
-_NEEDED = {
+_FEATURES_OF_ROLE = {
     "decoder": "alignments, attention, replace_unknowns and the scores of given translations need",
     "encoder_attention": "embeddings and the encoder's attention need",
 }
@@ -55,13 +55,13 @@ class Manifest(ManifestFields):
         files = files_of(bundle)
         if isinstance(files, Path) and not files.is_dir():
             if files.exists():
-                what = "is not a directory"
+                reason = "is not a directory"
             else:
-                what = "does not exist"
-            raise BundleError(f"{files} {what}: give a directory of tx-export or a file of tx-pack")
+                reason = "does not exist"
+            raise BundleError(f"{files} {reason}: give a directory of tx-export or a file of tx-pack")
         path = files / NAME
         try:
-            data = _first_bytes(path)
+            data = _read_manifest(path)
         except FileNotFoundError:
             if isinstance(files, Path):
                 check_kind(files, "bundle", BundleError)
@@ -98,7 +98,7 @@ class Manifest(ManifestFields):
         """
         text = json.dumps(encode(replace(self, sha256=_ZEROS)), indent=1, ensure_ascii=False) + "\n"
         digest = hashlib.sha256(text.encode()).hexdigest()
-        start = text.rindex(_ZEROS)
+        start = text.rindex(_ZEROS)  # the last field; other fields may contain zeros as well
         data = (text[:start] + digest + text[start + 64 :]).encode()
         manifest = Manifest.parse(data, str(directory / NAME))
         write_atomically(directory / NAME, data)
@@ -139,7 +139,7 @@ class Manifest(ManifestFields):
             raise BundleError(f"{path} is missing or cannot be read: copy or export the bundle again") from error
 
 
-def _first_bytes(file: File) -> bytes:
+def _read_manifest(file: File) -> bytes:
     """Return the bytes of a manifest, but no more than a manifest may have."""
     if not isinstance(file, Path):
         return bytes(file.view()[: _LARGEST_FILE + 1])
@@ -173,8 +173,8 @@ def check_contents(path: File, entry: FileEntry, remedy: str, hashed: bool = Tru
 def list_files(directory: Path) -> dict[str, FileEntry]:
     """Return size and hash of every file of an unfinished bundle, as in `Manifest.files`."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    listed = [name for name in names if name.split("/")[0] not in UNLISTED]
-    return {name: entry_of(directory / name) for name in listed}
+    included = [name for name in names if name.split("/")[0] not in UNLISTED]
+    return {name: entry_of(directory / name) for name in included}
 
 
 def entry_of(path: Path) -> FileEntry:
@@ -192,14 +192,14 @@ def _upgrade(value: dict[str, Any]) -> None:
         verification["engines"] = ["ort", "fused"] if fused else ["ort"]
 
 
-def _check_own_hash(data: bytes, stated: object, file: str) -> None:
-    if not isinstance(stated, str) or not HEX.fullmatch(stated):
+def _check_own_hash(data: bytes, recorded: object, file: str) -> None:
+    if not isinstance(recorded, str) or not HEX.fullmatch(recorded):
         raise BundleError(f"{file} lacks the field 'sha256' (64 lower-case hexadecimal digits): it is incomplete")
-    if stated.encode() in data:
-        start = data.rindex(stated.encode())
+    if recorded.encode() in data:
+        start = data.rindex(recorded.encode())
     else:
         start = 0
-    if hashlib.sha256(data[:start] + _ZEROS.encode() + data[start + 64 :]).hexdigest() != stated:
+    if hashlib.sha256(data[:start] + _ZEROS.encode() + data[start + 64 :]).hexdigest() != recorded:
         raise BundleError(f"{file} was changed after it was written (its own sha256 differs): get the bundle again")
 
 
@@ -212,7 +212,7 @@ def graph_of(bundle: Files, manifest: Manifest, role: OptionalRole) -> Graph:
     graph = manifest.optional_graph(role)
     if graph is None:
         raise BundleError(
-            f"{bundle} has no graph of the role {role!r}, which {_NEEDED[role]}: "
+            f"{bundle} has no graph of the role {role!r}, which {_FEATURES_OF_ROLE[role]}: "
             "export it again with tx-export --with-attention"
         )
     return graph

@@ -37,6 +37,7 @@ class Name:
     def parse(cls, text: str) -> "Name | None":
         """Split a name into its parts; return None if it is not a name."""
         match = _NAME.fullmatch(text)
+        # Parts such as ".." would be directories outside the cache.
         if match is None or any(set(part) <= {"."} for part in re.split("[/@]", text)):
             return None
         model, revision, precision = match.groups()

@@ -27,14 +27,14 @@ class Expected:
         shape: sizes, or words for sizes that the manifest does not contain.
         matrix: whether it may be int8, as weights of linear layers and tables of tokens.
         optional: whether a model may be without it.
-        least: the smallest first size.
+        min_rows: the smallest first size.
     """
 
     name: str
     shape: tuple[int | str, ...]
     matrix: bool = False
     optional: bool = False
-    least: int = 1
+    min_rows: int = 1
 
 
 def parameter_faults(
@@ -54,9 +54,9 @@ def parameter_faults(
         if tensor.name in tensors:
             yield f"parameters has the tensor {tensor.name!r} twice"
         tensors[tensor.name] = tensor
-    known = set()
+    expected_names = set()
     for expected in _expected(architecture, tensors, model, dimensions):
-        known.add(expected.name)
+        expected_names.add(expected.name)
         if expected.name in tensors:
             yield from _tensor_faults(tensors[expected.name], expected, files[WEIGHTS].bytes)
         elif expected.name == SOURCE_TOKENS and model.source_vocabulary > model.target_vocabulary:
@@ -67,7 +67,7 @@ def parameter_faults(
         elif not expected.optional:
             yield f"parameters misses the tensor {expected.name!r}"
     for name in tensors:
-        if name not in known:
+        if name not in expected_names:
             yield f"parameters has the tensor {name!r}, which this model does not have"
 
 
@@ -92,7 +92,7 @@ def _expected(
         else:
             yield Expected(f"{side}_embedding.tokens.weight", (vocabulary, width), True, side == "source")
         if not relative and not rotary:
-            yield Expected(f"{side}_embedding.positions", ("positions", width), least=length.max)
+            yield Expected(f"{side}_embedding.positions", ("positions", width), min_rows=length.max)
         if normed:
             yield from _norm(f"{side}_embedding.norm", width, parts)
     stacks = (
@@ -102,9 +102,9 @@ def _expected(
     for stack, layers, heads, length, attentions in stacks if model.encoder_layers else stacks[1:]:
         if relative:
             yield from _relative(stack, layers, heads, tensors, dimensions)
-        inner = _inner(stack, heads, model, tensors)
+        inner = _heads_width(stack, heads, model, tensors)
         for part in _ROTATION if rotary else ():
-            yield Expected(f"{stack}_rotations.{part}", ("positions", inner // heads), least=length.max)
+            yield Expected(f"{stack}_rotations.{part}", ("positions", inner // heads), min_rows=length.max)
         for layer in range(layers):
             for attention in attentions:
                 states = attention == "cross_attention" and not model.encoder_layers
@@ -119,15 +119,15 @@ def _expected(
     yield Expected("projection.bias", (model.target_vocabulary,), optional=True)
 
 
-def _inner(stack: str, heads: int, model: ModelSizes, tensors: Mapping[str, Parameter]) -> int:
+def _heads_width(stack: str, heads: int, model: ModelSizes, tensors: Mapping[str, Parameter]) -> int:
     """Return the width of all heads of a stack. That of the encoder comes from its first tensor."""
     first = tensors.get("encoder.0.attention.query.weight")
     if first is not None and first.shape:
-        inner = first.shape[0]
+        encoder_width = first.shape[0]
     else:
-        inner = 0
-    if stack == "encoder" and inner > 0 and inner % heads == 0:
-        return inner
+        encoder_width = 0
+    if stack == "encoder" and encoder_width > 0 and encoder_width % heads == 0:
+        return encoder_width
     return heads * model.head_dim
 
 
@@ -136,16 +136,16 @@ def _relative(
 ) -> Iterator[Expected]:
     """Yield the table of relative positions. The encoder's contains distances in both directions."""
     name = f"{stack}_positions.weight"
-    found = tensors.get(name)
-    if found is not None and found.shape[1:] == (layers * heads,):
+    tensor = tensors.get(name)
+    if tensor is not None and tensor.shape[1:] == (layers * heads,):
         columns = layers * heads
     else:
         columns = heads
     if stack == "encoder":
-        least = 2 * dimensions.source.max - 1
+        min_rows = 2 * dimensions.source.max - 1
     else:
-        least = dimensions.target.max
-    yield Expected(name, ("distances", columns), least=least)
+        min_rows = dimensions.target.max
+    yield Expected(name, ("distances", columns), min_rows=min_rows)
 
 
 def _norm(name: str, width: int, parts: Sequence[str]) -> Iterator[Expected]:
@@ -177,10 +177,10 @@ def _feed_forward(name: str, width: int, tensors: Mapping[str, Parameter]) -> It
 
 def _tensor_faults(tensor: Parameter, expected: Expected, size: int) -> Iterator[str]:
     start = f"parameter {tensor.name!r}"
-    if not _fits(tensor.shape, expected.shape):
+    if not _matches(tensor.shape, expected.shape):
         yield f"{start} must be of shape {_show(expected.shape)}, not {_show(tensor.shape)}"
-    if tensor.shape[0] < expected.least:
-        yield f"{start} has {tensor.shape[0]} rows, but sentences have up to {expected.least} tokens"
+    if tensor.shape[0] < expected.min_rows:
+        yield f"{start} has {tensor.shape[0]} rows, but sentences have up to {expected.min_rows} tokens"
     if tensor.dtype == "int8" and not expected.matrix:
         yield f"{start} must not be int8: it is not a matrix of weights"
     if (tensor.dtype == "int8") != (tensor.scales is not None):
@@ -190,8 +190,8 @@ def _tensor_faults(tensor: Parameter, expected: Expected, size: int) -> Iterator
     element = ELEMENT_BYTES[tensor.dtype]
     if tensor.offset < 0 or tensor.offset % element:
         yield f"{start} has the offset {tensor.offset}, which is not a multiple of {element} from 0 on"
-    last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.strides, strict=True))
-    if tensor.offset + (last + 1) * element > size:
+    last_element = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.strides, strict=True))
+    if tensor.offset + (last_element + 1) * element > size:
         yield f"{start} leads beyond the {size} bytes of {WEIGHTS!r}"
     if _overlaps(tensor):
         yield f"{start} has strides by which its elements overlap"
@@ -210,10 +210,10 @@ def _overlaps(tensor: Parameter) -> bool:
     return tensor.strides[0] <= spans[1] and tensor.strides[1] <= spans[0]
 
 
-def _fits(shape: tuple[int, ...], expected: tuple[int | str, ...]) -> bool:
+def _matches(shape: tuple[int, ...], expected: tuple[int | str, ...]) -> bool:
     return len(shape) == len(expected) and all(
-        1 <= size <= _LARGEST_SIZE if isinstance(wanted, str) else size == wanted
-        for size, wanted in zip(shape, expected, strict=True)
+        1 <= size <= _LARGEST_SIZE if isinstance(expected_size, str) else size == expected_size
+        for size, expected_size in zip(shape, expected, strict=True)
     )
 
 

@@ -18,81 +18,81 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     Raises:
         ValueError: the message cannot be read.
     """
-    at = 0
-    while at < len(message):
-        start = at
-        tag, at = _read_varint(message, at)
+    offset = 0
+    while offset < len(message):
+        start = offset
+        tag, offset = _read_varint(message, offset)
         value = b""
         if tag & 7 == _BYTES:
-            size, at = _read_varint(message, at)
-            value = message[at : at + size]
-            at += size
+            size, offset = _read_varint(message, offset)
+            value = message[offset : offset + size]
+            offset += size
         elif tag & 7 in _SIZES:
-            at += _SIZES[tag & 7]
+            offset += _SIZES[tag & 7]
         elif tag & 7 == _NUMBER:
-            _, at = _read_varint(message, at)
+            _, offset = _read_varint(message, offset)
         else:
             raise ValueError(f"a field has the wire type {tag & 7}")
-        if at > len(message):
+        if offset > len(message):
             raise ValueError("a field is longer than its message")
-        yield tag >> 3, value, message[start:at]
+        yield tag >> 3, value, message[start:offset]
 
 
-def field_at(message: bytes, at: int) -> tuple[int, Any, int]:
-    """Return tag (number times 8 plus wire type), value and end of the field at byte `at`.
+def field_at(message: bytes, offset: int) -> tuple[int, Any, int]:
+    """Return tag (number times 8 plus wire type), value and end of the field at byte `offset`.
 
     The value is bytes or a number, depending on the wire type; fields of a fixed size have none.
 
     Raises:
         ValueError: the message cannot be read.
     """
-    tag, at = _read_varint(message, at)
+    tag, offset = _read_varint(message, offset)
     kind = tag & 7
     value: bytes | int = b""
     if kind in (_BYTES, _NUMBER):
-        value, at = _read_varint(message, at)
+        value, offset = _read_varint(message, offset)
         if kind == _BYTES:
             size = value
-            value = message[at : at + size]
-            at += size
+            value = message[offset : offset + size]
+            offset += size
     elif kind in _SIZES:
-        at += _SIZES[kind]
+        offset += _SIZES[kind]
     else:
         raise ValueError(f"a field has the wire type {kind}")
-    if at > len(message):
+    if offset > len(message):
         raise ValueError("a field is longer than its message")
-    return tag, value, at
+    return tag, value, offset
 
 
 def tagged(message: bytes) -> list[tuple[int, Any]]:
     """Return tag and value of each field, as `field_at`. Short byte fields are read here, three times as fast."""
-    found: list[tuple[int, Any]] = []
-    at = 0
+    pairs: list[tuple[int, Any]] = []
+    offset = 0
     end = len(message)
-    while at < end:
-        tag = message[at]
-        start = at + 2
-        if tag & 0x87 == _BYTES and start <= end and (size := message[at + 1]) < 128:
-            at = start + size
-            if at > end:
+    while offset < end:
+        tag = message[offset]
+        start = offset + 2
+        if tag & 0x87 == _BYTES and start <= end and (size := message[offset + 1]) < 128:
+            offset = start + size
+            if offset > end:
                 raise ValueError("a field is longer than its message")
-            found.append((tag, message[start:at]))
+            pairs.append((tag, message[start:offset]))
         else:
-            tag, value, at = field_at(message, at)
-            found.append((tag, value))
-    return found
+            tag, value, offset = field_at(message, offset)
+            pairs.append((tag, value))
+    return pairs
 
 
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+def _read_varint(message: bytes, offset: int) -> tuple[int, int]:
     """Return a number, and the position of the byte after it."""
     value = 0
-    for shift in range(0, 70, 7):
-        if at + shift // 7 >= len(message):
+    for shift in range(0, 70, 7):  # 64 bits are at most ten bytes of seven bits
+        if offset + shift // 7 >= len(message):
             break
-        byte = message[at + shift // 7]
+        byte = message[offset + shift // 7]
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, at + shift // 7 + 1
+            return value, offset + shift // 7 + 1
     raise ValueError("a number has no end")
 
 

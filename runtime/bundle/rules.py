@@ -28,7 +28,7 @@ def faults(manifest: ManifestFields) -> Iterator[str]:
     yield from _graph_set_faults(manifest)
     for graph in manifest.graphs:
         yield from _graph_faults(graph)
-        if (expected := interface(graph.role, _believable(manifest), manifest.precision.type)) is not None:
+        if (expected := interface(graph.role, _plausible_sizes(manifest), manifest.precision.type)) is not None:
             yield from _interface_faults(graph, expected)
     names = {graph.name for graph in manifest.graphs}
     precision = manifest.precision
@@ -45,20 +45,20 @@ def faults(manifest: ManifestFields) -> Iterator[str]:
 def _size_faults(manifest: ManifestFields) -> Iterator[str]:
     features = manifest.model.feature_size is not None
     for name, size in encode(manifest.model).items():
-        least = int(name != "encoder_layers" or not features)
-        if not least <= size <= _LARGEST_SIZE:
-            yield f"model.{name} is {size}, which is not between {least} and {_LARGEST_SIZE}"
+        minimum = int(name != "encoder_layers" or not features)
+        if not minimum <= size <= _LARGEST_SIZE:
+            yield f"model.{name} is {size}, which is not between {minimum} and {_LARGEST_SIZE}"
     for name, sizes in encode(manifest.dimensions).items():
-        least, best, most = sizes.values()
-        if not 1 <= least <= best <= most <= _LARGEST_SIZE:
+        minimum, optimum, maximum = sizes.values()
+        if not 1 <= minimum <= optimum <= maximum <= _LARGEST_SIZE:
             span = f"must satisfy 1 <= min <= opt <= max <= {_LARGEST_SIZE}"
-            yield f"dimensions.{name} {span}, but is {least}, {best}, {most}"
+            yield f"dimensions.{name} {span}, but is {minimum}, {optimum}, {maximum}"
     for name, token in encode(manifest.tokens).items():
         if not 0 <= token < manifest.model.target_vocabulary:
             yield f"tokens.{name} is {token}, outside the target vocabulary of {manifest.model.target_vocabulary}"
     if manifest.model.copies and manifest.model.source_vocabulary != manifest.model.target_vocabulary:
-        both = f"{manifest.model.source_vocabulary} and {manifest.model.target_vocabulary} ids"
-        yield f"model.copies needs one vocabulary, but source and target have {both}"
+        vocabularies = f"{manifest.model.source_vocabulary} and {manifest.model.target_vocabulary} ids"
+        yield f"model.copies needs one vocabulary, but source and target have {vocabularies}"
     if manifest.model.copies and features:
         yield "model.copies needs source ids, but model.feature_size is set"
     if manifest.frame_rate is not None and not (features and manifest.frame_rate > 0):
@@ -91,22 +91,22 @@ def _graph_set_faults(manifest: ManifestFields) -> Iterator[str]:
     graphs = manifest.graphs
     if repeated := _repeated([graph.name for graph in graphs]):
         yield f"graphs has the name {repeated!r} twice"
-    if twice := _repeated([(graph.role, graph.lowering) for graph in graphs]):
-        yield f"graphs has the role {twice[0]!r} in the lowering {twice[1]!r} twice"
+    if repeated_role := _repeated([(graph.role, graph.lowering) for graph in graphs]):
+        yield f"graphs has the role {repeated_role[0]!r} in the lowering {repeated_role[1]!r} twice"
     if [graph.role for graph in graphs].count("encoder") != 1:
         yield "graphs must have exactly one of role 'encoder'"
     if not any(graph.role == "decoder_step" for graph in graphs):
         yield "graphs must have at least one of role 'decoder_step'"
     for graph in graphs:
-        known = graph.role in _ROLES + _OPTIONAL_ROLES
-        if not known and not graph.optional:
+        is_known = graph.role in _ROLES + _OPTIONAL_ROLES
+        if not is_known and not graph.optional:
             reason = "which this txport does not support, and is not optional"
             yield f"graph {graph.name!r} has the role {graph.role!r}, {reason}"
         if graph.role in _ROLES and graph.optional:
             yield f"graph {graph.name!r} is optional, but a runtime cannot do without its role {graph.role!r}"
         if graph.role in _OPTIONAL_ROLES and not graph.optional:
             yield f"graph {graph.name!r} is not optional, but a runtime can do without its role {graph.role!r}"
-        if known and (graph.role == "decoder_step") == (graph.lowering == "standard"):
+        if is_known and (graph.role == "decoder_step") == (graph.lowering == "standard"):
             reason = f"which does not match its role {graph.role!r}"
             yield f"graph {graph.name!r} has the lowering {graph.lowering!r}, {reason}"
         if graph.file not in manifest.files:
@@ -145,14 +145,14 @@ def _alignment_faults(manifest: ManifestFields) -> Iterator[str]:
         if not (0 <= layer < model.decoder_layers and 0 <= head < model.heads):
             sizes = f"the model's {model.decoder_layers} decoder layers of {model.heads} heads"
             yield f"alignment_heads has the layer {layer} with the head {head}, outside {sizes}"
-    if twice := _repeated(heads):
-        yield f"alignment_heads has the layer {twice[0]} with the head {twice[1]} twice"
+    if repeated := _repeated(heads):
+        yield f"alignment_heads has the layer {repeated[0]} with the head {repeated[1]} twice"
 
 
-def _believable(manifest: ManifestFields) -> ModelSizes:
+def _plausible_sizes(manifest: ManifestFields) -> ModelSizes:
     """Return sizes with a plausible number of layers: a damaged manifest may claim billions of them."""
-    most = max((len(graph.inputs) + len(graph.outputs) for graph in manifest.graphs), default=0)
-    return replace(manifest.model, decoder_layers=min(manifest.model.decoder_layers, most + 1))
+    max_layers = max((len(graph.inputs) + len(graph.outputs) for graph in manifest.graphs), default=0)
+    return replace(manifest.model, decoder_layers=min(manifest.model.decoder_layers, max_layers + 1))
 
 
 def _interface_faults(graph: Graph, expected: Interface) -> Iterator[str]:
@@ -163,19 +163,19 @@ def _interface_faults(graph: Graph, expected: Interface) -> Iterator[str]:
         yield f"graph {graph.name!r} misses the alias of {name!r} with {output!r}"
 
 
-def _tensor_faults(graph: Graph, kind: str, expected: Sequence[Tensor], listed: Sequence[Tensor]) -> Iterator[str]:
-    known = {tensor.name for tensor in expected}
-    tensors = {tensor.name: tensor for tensor in listed}
+def _tensor_faults(graph: Graph, kind: str, expected: Sequence[Tensor], declared: Sequence[Tensor]) -> Iterator[str]:
+    expected_names = {tensor.name for tensor in expected}
+    tensors = {tensor.name: tensor for tensor in declared}
     for name, tensor in tensors.items():
-        if name not in known and not (kind == "output" and tensor.optional):
+        if name not in expected_names and not (kind == "output" and tensor.optional):
             yield f"graph {graph.name!r} has the {kind} {name!r}, which a {graph.role} graph does not have"
     for tensor in expected:
-        found = tensors.get(tensor.name)
-        if found is None:
+        actual = tensors.get(tensor.name)
+        if actual is None:
             if tensor.name not in OPTIONAL_INPUTS:
                 yield f"graph {graph.name!r} misses the {kind} {tensor.name!r}"
-        elif (found.dtype, found.shape) != (tensor.dtype, tensor.shape):
+        elif (actual.dtype, actual.shape) != (tensor.dtype, tensor.shape):
             shape = list(tensor.shape)
             yield f"graph {graph.name!r}: the {kind} {tensor.name!r} must be {tensor.dtype} of shape {shape}"
-        elif found.optional and not tensor.optional:
+        elif actual.optional and not tensor.optional:
             yield f"graph {graph.name!r}: the {kind} {tensor.name!r} must not be optional"

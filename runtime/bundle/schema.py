@@ -131,9 +131,9 @@ class Tensor:
     shape: tuple[Dimension | int, ...]
     optional: bool
 
-    def sizes(self, named: Mapping[str, int]) -> list[int]:
+    def sizes(self, dimensions: Mapping[str, int]) -> list[int]:
         """Return the shape as numbers, with the size of each named dimension."""
-        return [named[each] if isinstance(each, str) else each for each in self.shape]
+        return [dimensions[each] if isinstance(each, str) else each for each in self.shape]
 
 
 @dataclass(frozen=True)
@@ -334,19 +334,19 @@ class ManifestFields:
         """Return the decoder step in one of `lowerings`."""
         return next(graph for graph in self.graphs if (graph.role, graph.lowering) == ("decoder_step", lowering))
 
-    def usable_lowerings(self, asked: str | None) -> tuple[Lowering, ...]:
-        """Return the lowerings to choose from, in the order of `lowerings`: `asked` alone if it is given.
+    def usable_lowerings(self, requested: str | None) -> tuple[Lowering, ...]:
+        """Return the lowerings to choose from, in the order of `lowerings`: `requested` alone if it is given.
 
         Raises:
-            InputError: `asked` is not a lowering of this version.
+            InputError: `requested` is not a lowering of this version.
             BundleError: the bundle lacks it.
         """
-        if asked is None:
+        if requested is None:
             return self.lowerings
-        known = next((name for name in LOWERINGS if name == asked), None)
-        if known is None:
-            raise InputError(f"lowering {asked!r} is unknown: use {', '.join(LOWERINGS)}")
-        if known not in self.lowerings:
-            has = ", ".join(self.lowerings)
-            raise BundleError(f"the bundle has no lowering {asked!r}, only {has}: choose one of these")
-        return (known,)
+        lowering = next((name for name in LOWERINGS if name == requested), None)
+        if lowering is None:
+            raise InputError(f"lowering {requested!r} is unknown: use {', '.join(LOWERINGS)}")
+        if lowering not in self.lowerings:
+            available = ", ".join(self.lowerings)
+            raise BundleError(f"the bundle has no lowering {requested!r}, only {available}: choose one of these")
+        return (lowering,)

@@ -44,10 +44,10 @@ class Shortlist:
     candidates: Int64
     target_vocabulary: int
 
-    def words(self, source_ids: Sequence[int], more: Sequence[int] = ()) -> Int64:
-        """Return the candidates for a sentence of these source ids, and `more`: int64, ascending."""
-        own = [self.candidates[self.starts[word] : self.starts[word + 1]] for word in set(source_ids)]
-        return np.unique(np.concatenate([self.always, *own, np.asarray(more, np.int64)]))
+    def words(self, source_ids: Sequence[int], extra: Sequence[int] = ()) -> Int64:
+        """Return the candidates for a sentence of these source ids, and `extra`: int64, ascending."""
+        translations = [self.candidates[self.starts[word] : self.starts[word + 1]] for word in set(source_ids)]
+        return np.unique(np.concatenate([self.always, *translations, np.asarray(extra, np.int64)]))
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the file."""
@@ -78,6 +78,7 @@ class Shortlist:
     @classmethod
     def _parse(cls, data: bytes, source_vocabulary: int, target_vocabulary: int, eos: int) -> "Shortlist":
         """Parse the bytes of a file; raises ValueError with the reason."""
+        # `frombuffer` refuses other lengths with an unclear message. The length is compared with the header below.
         numbers = np.frombuffer(data[: len(data) // 4 * 4], "<i4").astype(np.int64)
         if len(numbers) < _HEADER or numbers[0] != _MAGIC:
             raise ValueError("is not a shortlist")

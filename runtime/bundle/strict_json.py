@@ -124,14 +124,14 @@ def load(
 ) -> T:
     """Read a file of exactly this `format_version` into a dataclass; otherwise as `read`."""
     value = read(path, remedy, error)
-    found = value.get("format_version")
-    if type(found) is not int or found != version:
-        raise error(f"{path} has format_version {found!r}, but this txport reads {version}: {remedy}")
+    actual = value.get("format_version")
+    if type(actual) is not int or actual != version:
+        raise error(f"{path} has format_version {actual!r}, but this txport reads {version}: {remedy}")
     return decode(kind, value, str(path), error)
 
 
 def decode(
-    kind: type[T], value: Any, where: str, error: type[TxportError] = BundleError, *, by_hand: bool = False
+    kind: type[T], value: Any, location: str, error: type[TxportError] = BundleError, *, by_hand: bool = False
 ) -> T:
     """Turn a parsed JSON value into a dataclass (or into any type that one's field may have).
 
@@ -140,12 +140,12 @@ def decode(
             `tuple[A, B]`, `dict[str, T]` and further dataclasses.
         value: the result of `parse`. Fields whose metadata contain `added`, which older files lack
             fields, may be missing: they then have their defaults.
-        where: start of messages: the file, then the path inside it.
+        location: start of messages: the file, then the path inside it.
         error: what to raise if a field is missing, unknown or of another type; the message names its path.
         by_hand: whether people write this file; they may leave out fields with a default.
     """
     try:
-        result: T = _Decoder(by_hand).decode(kind, value, where)
+        result: T = _Decoder(by_hand).decode(kind, value, location)
     except _MismatchError as mismatch:
         raise error(str(mismatch)) from None
     return result
@@ -171,34 +171,36 @@ def encode(value: Any) -> Any:
 class _Decoder:
     by_hand: bool
 
-    def decode(self, kind: Any, value: Any, where: str) -> Any:
+    def decode(self, kind: Any, value: Any, location: str) -> Any:
         if dataclasses.is_dataclass(kind):
-            return self._dataclass(kind, value, where)
+            return self._dataclass(kind, value, location)
         origin = typing.get_origin(kind)
         arguments = typing.get_args(kind)
         if origin is typing.Literal:
-            return _literal(arguments, value, where)
+            return _literal(arguments, value, location)
         if origin in (typing.Union, types.UnionType):
-            return self._union(arguments, value, where)
+            return self._union(arguments, value, location)
         if origin is tuple:
-            return self._tuple(arguments, value, where)
+            return self._tuple(arguments, value, location)
         if origin is dict:
-            _expect(dict, value, where)
-            return {key: self.decode(arguments[1], item, f"{where}[{key!r}]") for key, item in value.items()}
+            _expect(dict, value, location)
+            return {key: self.decode(arguments[1], item, f"{location}[{key!r}]") for key, item in value.items()}
         if kind is float and type(value) is int:
             return float(value)
-        _expect(kind, value, where)
+        _expect(kind, value, location)
         return value
 
-    def _dataclass(self, kind: Any, value: Any, where: str) -> Any:
-        _expect(dict, value, where)
+    def _dataclass(self, kind: Any, value: Any, location: str) -> Any:
+        _expect(dict, value, location)
         hints = _hints(kind)
         fields = {field.name: field for field in dataclasses.fields(kind)}
         for name, field in fields.items():
             may_lack = self.by_hand or field.metadata.get("added", False)
             optional = may_lack and field.default is not dataclasses.MISSING
             if name not in value and not optional:
-                raise _MismatchError(f"{where} lacks the field {name!r}: the file is incomplete or was edited by hand")
+                raise _MismatchError(
+                    f"{location} lacks the field {name!r}: the file is incomplete or was edited by hand"
+                )
         for name in value:
             if name not in fields:
                 unknown = "this version of txport does not support it"
@@ -206,49 +208,51 @@ class _Decoder:
                     advice = nearest(name, fields, "it may have")
                 else:
                     advice = unknown
-                raise _MismatchError(f"{where} has the unknown field {name!r}: {advice}")
+                raise _MismatchError(f"{location} has the unknown field {name!r}: {advice}")
         present = [name for name in fields if name in value]
-        return kind(**{name: self.decode(hints[name], value[name], _join(where, name)) for name in present})
+        return kind(**{name: self.decode(hints[name], value[name], _join(location, name)) for name in present})
 
-    def _union(self, arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    def _union(self, arguments: tuple[Any, ...], value: Any, location: str) -> Any:
         if value is None and type(None) in arguments:
             return None
-        others = [kind for kind in arguments if kind is not type(None)]
-        if len(others) == 1:
-            return self.decode(others[0], value, where)
+        alternatives = [kind for kind in arguments if kind is not type(None)]
+        if len(alternatives) == 1:
+            return self.decode(alternatives[0], value, location)
         # The JSON type selects among several alternatives; literals are all strings or all integers.
-        types = {type(typing.get_args(kind)[0]) if typing.get_args(kind) else kind: kind for kind in others}
+        types = {type(typing.get_args(kind)[0]) if typing.get_args(kind) else kind: kind for kind in alternatives}
         if type(value) not in types:
-            raise _MismatchError(f"{where} must be {' or '.join(_NAMES[kind] for kind in types)}, not {_name(value)}")
-        return self.decode(types[type(value)], value, where)
+            raise _MismatchError(
+                f"{location} must be {' or '.join(_NAMES[kind] for kind in types)}, not {_name(value)}"
+            )
+        return self.decode(types[type(value)], value, location)
 
-    def _tuple(self, arguments: tuple[Any, ...], value: Any, where: str) -> Any:
-        _expect(list, value, where)
+    def _tuple(self, arguments: tuple[Any, ...], value: Any, location: str) -> Any:
+        _expect(list, value, location)
         if arguments[-1] is Ellipsis:
             kinds = [arguments[0]] * len(value)
         elif len(value) != len(arguments):
-            raise _MismatchError(f"{where} must be an array of {len(arguments)}, not of {len(value)}")
+            raise _MismatchError(f"{location} must be an array of {len(arguments)}, not of {len(value)}")
         else:
             kinds = list(arguments)
         items = enumerate(zip(kinds, value, strict=True))
-        return tuple(self.decode(kind, item, f"{where}[{i}]") for i, (kind, item) in items)
+        return tuple(self.decode(kind, item, f"{location}[{i}]") for i, (kind, item) in items)
 
 
-def _join(where: str, name: str) -> str:
-    if where.endswith(".json"):
-        return f"{where}: {name}"
-    return f"{where}.{name}"
+def _join(location: str, name: str) -> str:
+    if location.endswith(".json"):
+        return f"{location}: {name}"
+    return f"{location}.{name}"
 
 
-def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
+def _literal(allowed: tuple[Any, ...], value: Any, location: str) -> Any:
     if not any(type(value) is type(item) and value == item for item in allowed):
-        raise _MismatchError(f"{where} is {value!r:.80}, not one of {', '.join(map(str, allowed))}")
+        raise _MismatchError(f"{location} is {value!r:.80}, not one of {', '.join(map(str, allowed))}")
     return value
 
 
-def _expect(kind: type, value: Any, where: str) -> None:
+def _expect(kind: type, value: Any, location: str) -> None:
     if type(value) is not kind:  # not isinstance, since a bool is an int for it
-        raise _MismatchError(f"{where} must be {_NAMES[kind]}, not {_name(value)}")
+        raise _MismatchError(f"{location} must be {_NAMES[kind]}, not {_name(value)}")
 
 
 def _name(value: Any) -> str:

@@ -18,14 +18,14 @@ def tokenizer_faults(
         vocabularies: those of the model.
     """
     yield from _file_faults(tokenizer, files)
-    if tokenizer.kind == "bytes" and (least := FIRST_BYTE + 256) > min(vocabularies.source, vocabularies.target):
-        yield f"tokenizer.kind 'bytes' needs vocabularies of {least} ids"
+    if tokenizer.kind == "bytes" and (minimum := FIRST_BYTE + 256) > min(vocabularies.source, vocabularies.target):
+        yield f"tokenizer.kind 'bytes' needs vocabularies of {minimum} ids"
     yield from _list_faults(tokenizer, vocabularies)
     yield from _language_faults(tokenizer, vocabularies)
     yield from _added_faults(tokenizer, vocabularies)
 
 
-def _file_faults(tokenizer: TokenizerDescription, listed: Collection[str]) -> Iterator[str]:
+def _file_faults(tokenizer: TokenizerDescription, file_names: Collection[str]) -> Iterator[str]:
     for side, files in (("source", tokenizer.source), ("target", tokenizer.target)):
         if (files is None) != (tokenizer.kind in WITHOUT_FILES):
             yield f"tokenizer.{side} must be null for the kinds 'none' and 'bytes' and an object for every other kind"
@@ -34,7 +34,7 @@ def _file_faults(tokenizer: TokenizerDescription, listed: Collection[str]) -> It
         if files.vocabulary is not None and tokenizer.kind == "tokenizers":
             yield f"tokenizer.{side}.vocabulary must be null for kind 'tokenizers'"
         for field, name in (("model", files.model), ("vocabulary", files.vocabulary)):
-            if name is not None and name not in listed:
+            if name is not None and name not in file_names:
                 yield f"tokenizer.{side}.{field} names {name!r}, which is not listed under files"
 
 

@@ -29,15 +29,16 @@ LIMIT = f"{LENGTH_RATIO} times the tokens of the source plus {LENGTH_OFFSET}"
 _log = logging.getLogger("txport")
 
 
-def length_limit(source: int, begun: int, most: int) -> int:
+def length_limit(source: int, required: int, maximum: int) -> int:
     """Return the default of the maximum number of target tokens.
 
     Args:
         source: the tokens of the source, eos and languages included.
-        begun: the tokens that the answer must have, by a prefix or a minimum.
-        most: the most that the engine makes.
+        required: the tokens that the answer must have, by a prefix or a minimum.
+        maximum: the most that the engine makes.
     """
-    return min(most, LENGTH_RATIO * source + LENGTH_OFFSET + begun)
+    # Required tokens are added, so that a long prefix leaves room for the translation itself.
+    return min(maximum, LENGTH_RATIO * source + LENGTH_OFFSET + required)
 
 
 def ignore_warnings(_message: str) -> None:
@@ -118,19 +119,19 @@ class Call:
                 each other.
         """
         if model is not None:
-            asked = options
+            requested = options
             options = with_settings(options, model.generation, limits)
-            check_effect(asked, options)
-        around = tokenizer.affixes(options.source_language, options.target_language)
-        target_prefix = around.target_prefix
+            check_effect(requested, options)
+        affixes = tokenizer.affixes(options.source_language, options.target_language)
+        target_prefix = affixes.target_prefix
         prefix: Sequence[int] = []
         if isinstance(options.prefix, str):
             check_text(options.prefix, "the prefix")
             prefix = tokenizer.encode_prefix(options.prefix) if options.prefix else []
         elif options.prefix is not None:
             prefix = options.prefix if model is None else check_ids(options.prefix, model.vocabulary, "the prefix")
-        begun = len(target_prefix) + len(prefix)
-        check_lengths(options.max_length, options.min_length, begun, limits.target)
+        prefix_length = len(target_prefix) + len(prefix)
+        check_lengths(options.max_length, options.min_length, prefix_length, limits.target)
         if model is None:
             search = GREEDY
         else:
@@ -139,7 +140,7 @@ class Call:
             shortlist = model.shortlist
         else:
             shortlist = None
-        return cls(options, tokenizer, limits, target_prefix, prefix, search, warn, shortlist, around.prompt)
+        return cls(options, tokenizer, limits, target_prefix, prefix, search, warn, shortlist, affixes.prompt)
 
     def sentence(self, text: str, what: str, number: int = 1) -> Sentence | None:
         """Return the sentence of a text; None if the text is blank.
@@ -155,32 +156,32 @@ class Call:
         check_text(text, what)
         if not text or text.isspace():
             return None
-        ids, spans, around = self._encode(text)
+        ids, spans, affixes = self._encode(text)
         if not ids:
             return None
-        count = len(ids) + around.count
-        most = self.limits.source
-        if count > most:
-            message = f"{what} has {count} tokens, more than the {most} that this model supports"
+        count = len(ids) + affixes.count
+        maximum = self.limits.source
+        if count > maximum:
+            message = f"{what} has {count} tokens, more than the {maximum} that this model supports"
             if self.options.strict:
                 raise InputError(f"{message}: shorten it, or leave out the option strict to truncate it")
             self.warn(f"{message}: it was cut")
-        source = around.wrap(ids, most)
-        request = self._request(source, around.target_prefix, number)
-        first = len(around.source_prefix)
-        last = len(source) - len(around.source_suffix)
+        source = affixes.wrap(ids, maximum)
+        request = self._request(source, affixes.target_prefix, number)
+        first = len(affixes.source_prefix)
+        last = len(source) - len(affixes.source_suffix)
         spans = [stripped(span, text) for span in spans[: last - first]]
-        return Sentence(request, text, first, last, spans, len(around.target_prefix), truncated=count > most)
+        return Sentence(request, text, first, last, spans, len(affixes.target_prefix), truncated=count > maximum)
 
-    def fitting(self, text: str) -> int:
+    def fitting_length(self, text: str) -> int:
         """Return the number of characters at the beginning of a text that fit the model."""
-        ids, spans, around = self.tokenizer.locate_source(text, *self._languages)
-        room = max(0, self.limits.source - around.count)
+        ids, spans, affixes = self.tokenizer.locate_source(text, *self._languages)
+        room = max(0, self.limits.source - affixes.count)
         if len(ids) <= room:
             return len(text)
         return spans[room][0]
 
-    def needed(self, text: str, what: str) -> Sentence:
+    def required_sentence(self, text: str, what: str) -> Sentence:
         """Return the sentence of a text that must not be blank, as `sentence` does.
 
         Raises:
@@ -199,8 +200,8 @@ class Call:
     def _encode(self, text: str) -> tuple[list[int], list[Span], Affixes]:
         if self.options.alignments:
             return self.tokenizer.locate_source(text, *self._languages)
-        ids, around = self.tokenizer.encode_source(text, *self._languages)
-        return ids, [], around
+        ids, affixes = self.tokenizer.encode_source(text, *self._languages)
+        return ids, [], affixes
 
     @property
     def _languages(self) -> tuple[str | None, str | None]:

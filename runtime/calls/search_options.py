@@ -48,37 +48,42 @@ def with_settings(options: Options, generation: Generation, limits: Limits) -> O
             "the option generation, and set options"
         )
     settings = {each.name: getattr(generation, each.name) for each in fields(generation)}
-    left = [option.name for option in fields(options) if getattr(options, option.name) == option.default]
-    filled = {name: settings[name] for name in left if settings.get(name) is not None}
+    unset = [option.name for option in fields(options) if getattr(options, option.name) == option.default]
+    filled = {name: settings[name] for name in unset if settings.get(name) is not None}
+    # A model's own maximum may exceed the caches that the bundle was exported with.
     if filled.get("max_length", 0) > limits.target:
         filled["max_length"] = limits.target
     return replace(options, **filled)
 
 
 # The value of each option at which it has no effect.
-_SAMPLED: dict[str, Any] = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": None, "seed": 0}
-_BEAMS: dict[str, Any] = {"length_penalty": 1, "early_stopping": False, "renormalize": False}
+_SAMPLING_DEFAULTS: dict[str, Any] = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": None, "seed": 0}
+_BEAM_DEFAULTS: dict[str, Any] = {"length_penalty": 1, "early_stopping": False, "renormalize": False}
 
 
-def check_effect(asked: Options, filled: Options) -> None:
+def check_effect(requested: Options, filled: Options) -> None:
     """Refuse options without effect.
 
     Args:
-        asked: the options of the call.
+        requested: the options of the call.
         filled: the same with the model's own settings.
 
     Raises:
         InputError: one of them has no effect.
     """
     needs: list[tuple[dict[str, Any], bool | None, str]] = [
-        (_SAMPLED, filled.sample, "without sample"),
-        (_BEAMS, (filled.beam or 1) > 1, "without a beam of 2 or more"),
+        (_SAMPLING_DEFAULTS, filled.sample, "without sample"),
+        (_BEAM_DEFAULTS, (filled.beam or 1) > 1, "without a beam of 2 or more"),
         ({"patience": 1}, filled.early_stopping is True, "without early_stopping true"),
-        ({"full_length": False}, asked.max_length is None, "with max_length"),
+        ({"full_length": False}, requested.max_length is None, "with max_length"),
     ]
-    for neutral, present, reason in needs:
+    for neutral, has_effect, reason in needs:
         for name, value in neutral.items():
-            if not present and (stated := getattr(asked, name)) is not None and stated != value:
+            if (
+                not has_effect
+                and (requested_value := getattr(requested, name)) is not None
+                and requested_value != value
+            ):
                 raise InputError(f"{name} has no effect {reason}")
 
 
@@ -106,19 +111,19 @@ def search_of(options: Options, model: ModelFacts, limits: Limits, tokenizer: "T
         sampling=_sampling(options) if options.sample else None,
         rules=_rules(options, model, tokenizer),
         shortlist=options.shortlist,
-        **_stated(options, "beam", "length_penalty", "early_stopping", "patience"),
+        **_set_options(options, "beam", "length_penalty", "early_stopping", "patience"),
     )
     _check(search, limits)
     return search
 
 
-def _stated(options: Options, *names: str) -> dict[str, Any]:
+def _set_options(options: Options, *names: str) -> dict[str, Any]:
     """Return the options of these names that are not None."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def _sampling(options: Options) -> Sampling:
-    return Sampling(seed=options.seed, **_stated(options, "temperature", "top_k", "top_p", "min_p"))
+    return Sampling(seed=options.seed, **_set_options(options, "temperature", "top_k", "top_p", "min_p"))
 
 
 def _rules(options: Options, model: ModelFacts, tokenizer: "Tokenizer") -> Rules:
@@ -130,7 +135,7 @@ def _rules(options: Options, model: ModelFacts, tokenizer: "Tokenizer") -> Rules
         suppress=ids("suppress"),
         begin_suppress=ids("begin_suppress"),
         end_ids=ids("end_ids"),
-        **_stated(options, "repetition_penalty", "no_repeat_ngram", "forced_end", "renormalize"),
+        **_set_options(options, "repetition_penalty", "no_repeat_ngram", "forced_end", "renormalize"),
     )
     if rules.forced_end is not None:
         check_ids([rules.forced_end], model.vocabulary, "forced_end")
@@ -142,12 +147,12 @@ def _rules(options: Options, model: ModelFacts, tokenizer: "Tokenizer") -> Rules
 def _bad_word(word: str | Sequence[int], model: ModelFacts, tokenizer: "Tokenizer") -> tuple[int, ...]:
     if isinstance(word, str):
         ids = tokenizer.encode_prefix(word)
-        shown = repr(word)
+        description = repr(word)
     else:
         ids = check_ids(word, model.vocabulary, "a bad word")
-        shown = repr(ids)
+        description = repr(ids)
     if not ids:
-        raise InputError(f"bad_words has {shown}, which has no tokens: leave it out")
+        raise InputError(f"bad_words has {description}, which has no tokens: leave it out")
     return tuple(ids)
 
 

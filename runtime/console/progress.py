@@ -31,7 +31,7 @@ class Line:
         report: if standard error is not a terminal, this is called every `every` seconds instead.
 
     Attributes:
-        shown: whether it is enabled, and standard error is a terminal.
+        is_shown: whether it is enabled, and standard error is a terminal.
     """
 
     def __init__(
@@ -49,65 +49,65 @@ class Line:
         self._transient = transient
         self._stream: Any = sys.stderr
         terminal = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.shown = enabled and terminal
-        self._act = self.draw if self.shown else report
-        if self.shown:
+        self.is_shown = enabled and terminal
+        self._act = self.draw if self.is_shown else report
+        if self.is_shown:
             self._seconds = refresh
         else:
             self._seconds = every
         self._lock = threading.RLock()
-        self._drawn = False
-        self._whole = True  # whether other output ends with a line break
-        self._ended = threading.Event()
+        self._is_drawn = False
+        self._at_line_start = True  # whether other output ends with a line break
+        self._end_event = threading.Event()
         self._clock = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self: Self) -> Self:
-        if self.shown:
+        if self.is_shown:
             self._stream, sys.stderr = sys.stderr, _Above(self, sys.stderr)
         if self._enabled and self._act is not None and self._seconds:
             self._clock.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._end_event.set()
         if self._clock.ident is not None:
             self._clock.join()
-        if self.shown:
+        if self.is_shown:
             sys.stderr = self._stream
             self.end()
-            self.shown = False
+            self.is_shown = False
 
     def draw(self) -> None:
         """Write the current line, truncated to the width of the terminal."""
         with self._lock:
-            if self.shown and self._whole and (text := self._text()):
+            if self.is_shown and self._at_line_start and (text := self._text()):
                 text = text[: (_width(self._stream) or 80) - 1]
                 if "NO_COLOR" not in os.environ:
                     text = re.sub("━+", "\x1b[32m\\g<0>\x1b[0m", text)
                 self._stream.write(f"\r\x1b[K{text}")
                 self._stream.flush()
-                self._drawn = True
+                self._is_drawn = True
 
     def end(self) -> None:
         """Finish the current line, or erase it; the next one appears below."""
         with self._lock:
-            if self._drawn:
+            if self._is_drawn:
                 self._stream.write("\r\x1b[K" if self._transient else "\n")
                 self._stream.flush()
-                self._drawn = False
+                self._is_drawn = False
 
     def write(self, text: str) -> int:
         """Write other output over the line, broken between words; `draw` then shows the line below."""
         with self._lock:
             broken = _broken(text, _width(self._stream))
-            self._stream.write(f"\r\x1b[K{broken}" if self._drawn else broken)
+            self._stream.write(f"\r\x1b[K{broken}" if self._is_drawn else broken)
             self._stream.flush()
-            self._drawn = False
-            self._whole = not text or text.endswith("\n")
+            self._is_drawn = False
+            self._at_line_start = not text or text.endswith("\n")
         return len(text)
 
     def _run(self) -> None:
-        while not self._ended.wait(self._seconds):
+        while not self._end_event.wait(self._seconds):
             if self._act is not None:
                 self._act()
 
@@ -171,7 +171,7 @@ class Stages(Line):
             print(f"{program()}: {text}", file=sys.stderr, flush=True)
 
     @property
-    def left(self) -> str:
+    def remaining_time(self) -> str:
         """Remaining minutes of this stage at its present speed; empty until a part is finished."""
         # another thread reads this as well
         done = self._done
@@ -190,11 +190,11 @@ class Stages(Line):
             return ""
         done = f"{self._done}/{self._total}"
         time_spent = minutes(time.monotonic() - self._started)
-        if left := self.left:
-            left = f", {left} left"
+        if remaining := self.remaining_time:
+            remaining = f", {remaining} left"
         else:
-            left = ""
-        return f"{bar(self._done / max(1, self._total))} {done:>9} {time_spent:>6} {self._name}{left}"
+            remaining = ""
+        return f"{bar(self._done / max(1, self._total))} {done:>9} {time_spent:>6} {self._name}{remaining}"
 
     def _print_line(self) -> None:
         if self._name:
@@ -202,11 +202,11 @@ class Stages(Line):
                 done = f"{self._done} of {self._total}"
             else:
                 done = ""
-            if left := self.left:
-                left = f"about {left} min left"
+            if remaining := self.remaining_time:
+                remaining = f"about {remaining} min left"
             else:
-                left = ""
-            line = ", ".join(part for part in (self._name, done, left) if part)
+                remaining = ""
+            line = ", ".join(part for part in (self._name, done, remaining) if part)
             print(f"{program()}: {line}", file=sys.stderr, flush=True)
 
 

@@ -17,7 +17,7 @@ def plural(count: int, noun: str) -> str:
 
 def printable(text: object) -> str:
     """Return a text with escapes such as \\x1b instead of characters by which a file's author controls a terminal."""
-    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], str(text))
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], str(text))
 
 
 def program() -> str:

@@ -48,7 +48,7 @@ def _simplified(array: "pyarrow.Array") -> "pyarrow.Array":
     if types.is_map(kind):
         return array.cast(pyarrow.list_(pyarrow.struct([("key", kind.key_type), ("value", kind.item_type)])))
     texts = types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_binary_view
-    if any(fits(kind) for fits in texts):
+    if any(is_kind(kind) for is_kind in texts):
         return array.cast(pyarrow.large_binary())
     return array
 

@@ -95,14 +95,14 @@ def translate_dataset(
     """
     with needs("ray"):
         from ray.data import ActorPoolStrategy
-    least, most = (actors, actors) if isinstance(actors, int) else actors
-    chosen = {"threads": cpus, "device": "cuda" if gpus else "cpu", **(engine or {})}
+    min_actors, max_actors = (actors, actors) if isinstance(actors, int) else actors
+    engine_options = {"threads": cpus, "device": "cuda" if gpus else "cpu", **(engine or {})}
     return dataset.repartition(target_num_rows_per_block=block_rows).map_batches(
         BatchTranslator,
-        fn_constructor_kwargs={"bundle": str(bundle), "engine": chosen, **arguments},
+        fn_constructor_kwargs={"bundle": str(bundle), "engine": engine_options, **arguments},
         batch_format="pyarrow",
         batch_size=None,  # complete blocks
-        compute=ActorPoolStrategy(min_size=least, max_size=most),
+        compute=ActorPoolStrategy(min_size=min_actors, max_size=max_actors),
         num_cpus=cpus,
         num_gpus=gpus,
     )

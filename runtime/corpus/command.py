@@ -12,7 +12,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.console.flags import flags, refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.corpus.formats import COMPRESSIONS, FORMATS
-from txport.runtime.corpus.locations import listed
+from txport.runtime.corpus.locations import list_files
 from txport.runtime.corpus.loop import PART_ROWS, WINDOW_ROWS, Corpus, Layout, Share, Task
 from txport.runtime.corpus.rows import ON_ERROR, TARGET
 from txport.runtime.corpus.translation import Translate
@@ -79,14 +79,14 @@ def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **
     """
     share, resume, check = (flags.pop(name) for name in ("share", "resume", "check"))
     shape = Layout(**flags, **layout)
-    totals = Corpus(listed(files), output, shape, task).run(share, resume=resume, check=check)
+    totals = Corpus(list_files(files), output, shape, task).run(share, resume=resume, check=check)
     if totals.missing:
         if totals.missing[1:]:
-            others = f" and {len(totals.missing) - 1:,} more"
+            more_missing = f" and {len(totals.missing) - 1:,} more"
         else:
-            others = ""
+            more_missing = ""
         raise CheckFailed(
-            f"{output} lacks {totals.missing[0]}{others}, or a part is damaged: run it again with --resume"
+            f"{output} lacks {totals.missing[0]}{more_missing}, or a part is damaged: run it again with --resume"
         )
     return f"{output}: {totals.sentence()}"
 
@@ -119,10 +119,12 @@ def main(
     An interrupted process continues with --resume.
     """
     show_log("txport.corpus")
-    chosen = engine_of(options)
+    engine_options = engine_of(options)
     flags = {name: options.pop(name) for name in PART_FLAGS}
     refuse_unused(flags["check"], "with --check", "resume")
     check_reads_text(bundle, Manifest.load(bundle).model.feature_size)
     with flags_in_messages():
-        task = Translate(bundle, lambda: Translator(bundle, **chosen), Options(**given_options(options)), target, ids)
+        task = Translate(
+            bundle, lambda: Translator(bundle, **engine_options), Options(**given_options(options)), target, ids
+        )
         click.echo(run(task, files, output, flags, keep=keep, errors=errors))

@@ -82,7 +82,7 @@ def form_of(path: str, format: str | None = None) -> Form:
 
 
 @contextmanager
-def checked(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO]:
+def reporting_damage(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO]:
     """Yield the unpacked content of a file after checking that its first bytes match its form.
 
     Raises:

@@ -23,7 +23,7 @@ class Lines:
     def __init__(self, file: BinaryIO) -> None:
         self._chunks = self._split(file)
         self._lines: list[bytes] = []
-        self._at = 0
+        self._position = 0
 
     @staticmethod
     def _split(file: BinaryIO) -> Iterator[list[bytes]]:
@@ -47,28 +47,28 @@ class Lines:
 
     @property
     def ended(self) -> bool:
-        while self._at == len(self._lines):
+        while self._position == len(self._lines):
             if (lines := next(self._chunks, None)) is None:
                 return True
             self._lines = lines
-            self._at = 0
+            self._position = 0
         return False
 
-    def take(self, most: int) -> list[bytes]:
-        taken: list[bytes] = []
+    def take(self, maximum: int) -> list[bytes]:
+        lines: list[bytes] = []
         size = 0
-        while len(taken) < most and size < _WINDOW_BYTES and not self.ended:
-            more = self._lines[self._at : self._at + most - len(taken)]
-            self._at += len(more)
-            taken += more
+        while len(lines) < maximum and size < _WINDOW_BYTES and not self.ended:
+            more = self._lines[self._position : self._position + maximum - len(lines)]
+            self._position += len(more)
+            lines += more
             size += sum(map(len, more))
-        return taken
+        return lines
 
     def skip(self, count: int) -> int:
         skipped = 0
         while skipped < count and not self.ended:
-            step = min(count - skipped, len(self._lines) - self._at)
-            self._at += step
+            step = min(count - skipped, len(self._lines) - self._position)
+            self._position += step
             skipped += step
         return skipped
 
@@ -113,7 +113,7 @@ class JsonSource(Lines):
 
     def decode(self, raw: Sequence[bytes], errors: str) -> Rows:
         rows = [self._row(line, errors) for line in raw]
-        return Rows([text for text, _ in rows], [kept for _, kept in rows])
+        return Rows([text for text, _ in rows], [copied for _, copied in rows])
 
     def _row(self, line: bytes, errors: str) -> tuple[str | Fault, dict[str, Any]]:
         text = text_of(line, errors)
@@ -126,14 +126,14 @@ class JsonSource(Lines):
         if not isinstance(row, dict):
             return Fault("the row is not a JSON object"), {}
         if self._keep is None:
-            kept = dict(row)
+            copied = dict(row)
         else:
-            kept = {name: row[name] for name in self._keep if name in row}
-        if twice := [name for name in self._new if kept.pop(name, None) is not None]:
-            return Fault(f"the row has {twice[0]!r} already, which is to be written"), kept
+            copied = {name: row[name] for name in self._keep if name in row}
+        if repeated := [name for name in self._new if copied.pop(name, None) is not None]:
+            return Fault(f"the row has {repeated[0]!r} already, which is to be written"), copied
         if self._column not in row:
-            return Fault(f"the row has no {self._column!r}"), kept
-        return text_of(row[self._column], errors), kept
+            return Fault(f"the row has no {self._column!r}"), copied
+        return text_of(row[self._column], errors), copied
 
 
 class TextWriter:
@@ -159,13 +159,13 @@ class JsonWriter:
     def write(self, output: Output) -> None:
         names = list(output.columns)
         values = zip(*output.columns.values(), strict=True)
-        kept = output.kept
-        if kept is None or isinstance(kept, list):
-            before: Sequence[dict[str, Any]] = kept or [{}] * len(next(iter(output.columns.values()), ()))
+        copied = output.copied
+        if copied is None or isinstance(copied, list):
+            before: Sequence[dict[str, Any]] = copied or [{}] * len(next(iter(output.columns.values()), ()))
         else:
-            from txport.runtime.corpus.arrow import json_rows  # pyarrow is there, as `kept` is a table
+            from txport.runtime.corpus.arrow import json_rows  # pyarrow is there, as `copied` is a table
 
-            before = json_rows(kept)
+            before = json_rows(copied)
         rows = ({**first, **dict(zip(names, row, strict=True))} for first, row in zip(before, values, strict=True))
         self._file.write(b"".join(map(json_line, rows)))
 

@@ -37,7 +37,7 @@ def check_remote(url: str) -> None:
         raise InputError(f"{url} is not of one of the stores {', '.join(REMOTE)}, which recipes may name")
 
 
-def listed(paths: Sequence[str]) -> list[str]:
+def list_files(paths: Sequence[str]) -> list[str]:
     """Expand directories and patterns to input files, sorted by name.
 
     Names in directories that begin with "." or "_" are skipped, as other tools do.
@@ -45,10 +45,10 @@ def listed(paths: Sequence[str]) -> list[str]:
     Raises:
         InputError: there are no files, or they cannot be listed.
     """
-    found = [file for path in paths for file in (_urls(path) if is_url(path) else _files(path))]
-    if not found:
+    files = [file for path in paths for file in (_urls(path) if is_url(path) else _files(path))]
+    if not files:
         raise InputError(f"{' '.join(paths)} names no file")
-    return found
+    return files
 
 
 def _files(path: str) -> list[str]:
@@ -58,28 +58,28 @@ def _files(path: str) -> list[str]:
         return [path]
     if not glob.has_magic(path):
         return _missing(path)
-    found = sorted(glob.glob(path, recursive=True))
+    names = sorted(glob.glob(path, recursive=True))
     if "**" in path:  # such a pattern matches files in subdirectories itself
-        return [name for name in found if not os.path.isdir(name)]
-    directories = [name for name in found if os.path.isdir(name) and _hidden(os.path.basename(name))]
-    return [file for name in found if name not in directories for file in _files(name)]
+        return [name for name in names if not os.path.isdir(name)]
+    directories = [name for name in names if os.path.isdir(name) and _hidden(os.path.basename(name))]
+    return [file for name in names if name not in directories for file in _files(name)]
 
 
 def _below(directory: str) -> list[str]:
     """Return the files below a directory, sorted by path."""
-    found: list[str] = []
+    files: list[str] = []
     with _reported(directory):
         for name in sorted(os.listdir(directory)):
             if name[0] in "._":
                 continue
             path = os.path.join(directory, name)
             if os.path.isdir(path):
-                found += _below(path)
+                files += _below(path)
             elif os.path.isfile(path):
-                found.append(path)
+                files.append(path)
             else:
                 raise InputError(f"{path} is not a file: remove it, or name the files to read")
-    return found
+    return files
 
 
 def _urls(path: str) -> list[str]:
@@ -167,24 +167,24 @@ class Store:
                 make_directory(Path(self.base, folder))
             else:
                 with _reported(base):
-                    self._system.makedirs(self._at(folder), exist_ok=True)
+                    self._system.makedirs(self._full_path(folder), exist_ok=True)
 
     def names(self, folder: str) -> list[str]:
         """Return names of the files in a folder, sorted, without hidden ones, which are unfinished."""
         if self._system is None:
-            found = os.listdir(Path(self.base, folder))
+            names = os.listdir(Path(self.base, folder))
         else:
             with _reported(self.base):
                 self._system.invalidate_cache()
-                found = [name.rsplit("/", 1)[-1] for name in self._system.ls(self._at(folder), detail=False)]
-        return sorted(name for name in found if name and not name.startswith("."))
+                names = [name.rsplit("/", 1)[-1] for name in self._system.ls(self._full_path(folder), detail=False)]
+        return sorted(name for name in names if name and not name.startswith("."))
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; None if it does not exist."""
         with suppress(FileNotFoundError):
             if self._system is None:
                 return Path(self.base, name).read_bytes()
-            return cast(bytes, self._system.cat_file(self._at(name)))
+            return cast(bytes, self._system.cat_file(self._full_path(name)))
         return None
 
     def size(self, name: str) -> int | None:
@@ -193,7 +193,7 @@ class Store:
             if self._system is None:
                 return Path(self.base, name).stat().st_size
             self._system.invalidate_cache()
-            return cast(int, self._system.size(self._at(name)))
+            return cast(int, self._system.size(self._full_path(name)))
         return None
 
     def sha256(self, name: str) -> str | None:
@@ -223,9 +223,9 @@ class Store:
             with local.open("wb") as file:
                 yield Hashed(file)
             with _reported(self.path(name)):
-                self._system.put_file(str(local), self._at(name))
+                self._system.put_file(str(local), self._full_path(name))
 
-    def _at(self, name: str) -> str:
+    def _full_path(self, name: str) -> str:
         if name:
             return f"{self._inner}/{name}"
         return self._inner

@@ -80,11 +80,16 @@ class Layout:
     def settings(self) -> dict[str, str]:
         """Return all fields as a part's manifest contains them."""
         if self.keep is None:
-            kept = "all"
+            copied_columns = "all"
         else:
-            kept = ",".join(self.keep)
-        shown = {name: str(getattr(self, name)) for name in ("column", "read", "write", "compression", "errors")}
-        return {**shown, "keep": kept, "part rows": str(self.part_rows), "window rows": str(self.window_rows)}
+            copied_columns = ",".join(self.keep)
+        options = {name: str(getattr(self, name)) for name in ("column", "read", "write", "compression", "errors")}
+        return {
+            **options,
+            "keep": copied_columns,
+            "part rows": str(self.part_rows),
+            "window rows": str(self.window_rows),
+        }
 
     def schema(self) -> Sequence[str]:
         """Return Parquet types for columns of lines: text, since lines have no types."""
@@ -109,20 +114,20 @@ class Share:
     number: int = 0
     of: int = 1
 
-    def has(self, file: int, part: int) -> bool:
+    def includes(self, file: int, part: int) -> bool:
         """Return whether a part of a file belongs to this share."""
         return (file + part) % self.of == self.number
 
 
-WHOLE = Share()
+ALL_PARTS = Share()
 
 
 @dataclass
 class Totals:
     """Counts of a run."""
 
-    made: int = 0
-    found: int = 0
+    written: int = 0
+    existing: int = 0
     rows: int = 0
     tokens: int = 0
 
@@ -133,11 +138,13 @@ class Totals:
     def sentence(self) -> str:
         """Return a summary for people."""
         faults = "".join(f", {count:,} {fault}" for fault, count in sorted(self.counts.items()))
-        if self.found:
-            there = f", {self.found:,} there already"
+        if self.existing:
+            existing = f", {self.existing:,} there already"
         else:
-            there = ""
-        return f"{plural(self.made, 'part')} made{there}; {plural(self.rows, 'row')}, {self.tokens:,} tokens{faults}"
+            existing = ""
+        return (
+            f"{plural(self.written, 'part')} made{existing}; {plural(self.rows, 'row')}, {self.tokens:,} tokens{faults}"
+        )
 
     def add(self, part: Part) -> None:
         """Count a part."""
@@ -150,7 +157,7 @@ class Corpus:
     """Input files and an output directory.
 
     Args:
-        files: paths and URLs, as `txport.runtime.corpus.locations.listed` has them.
+        files: paths and URLs, the result of `txport.runtime.corpus.locations.list_files`.
         output: the directory to write.
         layout: their formats and columns.
         task: the operation on their rows.
@@ -163,9 +170,11 @@ class Corpus:
         self._files = [(file, form_of(file, layout.read)) for file in files]
         self._layout = layout
         self._task = task
-        twice = [name for name, count in Counter(form.name for _, form in self._files).items() if count > 1]
-        if twice:
-            raise InputError(f"two input files are called {twice[0]}: rename one, or give it another output directory")
+        repeated = [name for name, count in Counter(form.name for _, form in self._files).items() if count > 1]
+        if repeated:
+            raise InputError(
+                f"two input files are called {repeated[0]}: rename one, or give it another output directory"
+            )
         self._check_effect()
         plain = [name for name in task.kinds if name not in (*PLAIN, next(iter(task.kinds)))]
         if plain and any(layout.output_form(form).format == TEXT for _, form in self._files):
@@ -176,20 +185,20 @@ class Corpus:
     def _check_effect(self) -> None:
         """Refuse names of columns where no file has columns, and a compression where only Parquet is written."""
         layout = self._layout
-        written = {layout.output_form(form).format for _, form in self._files}
+        output_formats = {layout.output_form(form).format for _, form in self._files}
         read = {form.format for _, form in self._files}
         unknown = [name for name in layout.keep or () if name != layout.column]
-        if {TEXT} in (read, written) and unknown:
+        if {TEXT} in (read, output_formats) and unknown:
             raise InputError(f"--keep {unknown[0]} has no effect on lines of text, which have no columns: leave it out")
-        if read | written == {TEXT} and layout.column != Layout.column:
+        if read | output_formats == {TEXT} and layout.column != Layout.column:
             raise InputError(f"--column {layout.column} has no effect on lines of text: leave it out")
         name = next(iter(self._task.kinds))
-        if written == {TEXT} and name != TARGET:
+        if output_formats == {TEXT} and name != TARGET:
             raise InputError(f"--target {name} has no effect on lines of text, which have no columns: leave it out")
-        if written == {PARQUET} and layout.compression not in (None, "none"):
+        if output_formats == {PARQUET} and layout.compression not in (None, "none"):
             raise InputError(f"--compress {layout.compression} has no effect on Parquet, which is compressed itself")
 
-    def run(self, share: Share = WHOLE, *, resume: bool = False, check: bool = False) -> Totals:
+    def run(self, share: Share = ALL_PARTS, *, resume: bool = False, check: bool = False) -> Totals:
         """Write the missing parts of a share.
 
         Args:
@@ -209,68 +218,69 @@ class Corpus:
         clock = _Clock()
         for number, (path, form) in enumerate(self._files):
             with self._source(path, form) as source:
-                at = 0
-                while at == 0 or not source.ended:
-                    if share.has(number, at):
-                        part = _PartLocation(path, self._layout.output_form(form), at, source)
+                part_number = 0
+                while part_number == 0 or not source.ended:  # an empty file has one empty part
+                    if share.includes(number, part_number):
+                        part = _PartLocation(path, self._layout.output_form(form), part_number, source)
                         self._part(part, totals, resume, check)
-                        clock.tell(totals)
+                        clock.report(totals)
                     else:
                         source.skip(self._layout.part_rows)
-                    at += 1
+                    part_number += 1
         return totals
 
-    def _part(self, place: "_PartLocation", totals: Totals, resume: bool, check: bool) -> None:
-        found = parts.read(self._store, place.output)
-        if found is not None and not (resume or check):
-            raise InputError(f"{self._store.path(place.output)} exists: continue with --resume")
-        if found is not None and self._is_whole(found, check):
-            found.check_settings(self._settings, self._store)
-            self._check_rows(place, found)
-            totals.found += 1
-            totals.add(found)
+    def _part(self, location: "_PartLocation", totals: Totals, resume: bool, check: bool) -> None:
+        existing = parts.read(self._store, location.output)
+        if existing is not None and not (resume or check):
+            raise InputError(f"{self._store.path(location.output)} exists: continue with --resume")
+        if existing is not None and self._is_complete(existing, check):
+            existing.check_settings(self._settings, self._store)
+            self._check_rows(location, existing)
+            totals.existing += 1
+            totals.add(existing)
         elif check:
-            place.source.skip(self._layout.part_rows)
-            totals.missing.append(place.output)
+            location.source.skip(self._layout.part_rows)
+            totals.missing.append(location.output)
         else:
-            totals.made += 1
-            totals.add(self._make(place))
+            totals.written += 1
+            totals.add(self._make(location))
 
-    def _is_whole(self, part: Part, hashes: bool) -> bool:
+    def _is_complete(self, part: Part, hashes: bool) -> bool:
         """Return whether the file of a part is complete, by its size or its hash."""
         if not hashes:
             return self._store.size(part.output) == part.output_bytes
         return self._store.sha256(part.output) == part.output_sha256
 
-    def _check_rows(self, place: "_PartLocation", found: Part) -> None:
-        reading = _Reading(place, self._layout)
-        for _ in reading.windows():
+    def _check_rows(self, location: "_PartLocation", existing: Part) -> None:
+        reading = _Reading(location, self._layout)
+        for _ in reading.windows():  # reading computes the hash, and moves the source to the next part
             pass
-        if (reading.sha256, reading.rows, place.source.ended) != (found.input_sha256, found.rows, found.last):
+        actual = (reading.sha256, reading.rows, location.source.ended)
+        if actual != (existing.input_sha256, existing.rows, existing.last):
             raise InputError(
-                f"{place.path} has changed since {self._store.path(found.output)} was made of it: choose another "
+                f"{location.path} has changed since {self._store.path(existing.output)} was made of it: choose another "
                 "output directory, or remove the parts of this file"
             )
 
-    def _make(self, place: "_PartLocation") -> Part:
+    def _make(self, location: "_PartLocation") -> Part:
         """Write a part and its manifest, and its errors if the output has no column for them."""
         task = self._task
-        form = place.form
+        form = location.form
         tokens = task.tokens
         counts = task.counts.copy()
         report = _Report()
-        reading = _Reading(place, self._layout)
+        reading = _Reading(location, self._layout)
         rows = 0
-        with self._store.write(place.output) as file, packed(file, form.compression) as plain:
-            writer = self._writer(plain, form.format, place.source.nothing)
+        with self._store.write(location.output) as file, packed(file, form.compression) as plain:
+            writer = self._writer(plain, form.format, location.source.nothing)
             for output in task.outputs(reading.decoded()):
-                rows += report.add(output, place.first(self._layout))
+                rows += report.add(output, location.first(self._layout))
                 writer.write(output)
             writer.close()
-        report.write(self._store, place.output, form.format)
+        report.write(self._store, location.output, form.format)
         part = Part(
-            version=parts.VERSION, input=place.path, number=place.number, first=place.first(self._layout),
-            rows=reading.rows, last=place.source.ended, input_sha256=reading.sha256, output=place.output,
+            version=parts.VERSION, input=location.path, number=location.number, first=location.first(self._layout),
+            rows=reading.rows, last=location.source.ended, input_sha256=reading.sha256, output=location.output,
             output_rows=rows, output_bytes=file.size, output_sha256=file.sha256, tokens=task.tokens - tokens,
             counts=dict(sorted((task.counts - counts).items())), settings=self._settings,
         )  # fmt: skip
@@ -290,12 +300,12 @@ class Corpus:
         with sources.opened(path, form, layout.column, keep, new) as source:
             yield source
 
-    def _writer(self, file: Any, format: str, nothing: "pyarrow.Table | None") -> Writer:
+    def _writer(self, file: Any, format: str, empty_table: "pyarrow.Table | None") -> Writer:
         if format == TEXT:
             return TextWriter(file, list(self._task.kinds))
         if format == JSONL:
             return JsonWriter(file)
-        writer: Writer = sources.parquet().ParquetWriter(file, self._task.kinds, self._layout.schema(), nothing)
+        writer: Writer = sources.parquet().ParquetWriter(file, self._task.kinds, self._layout.schema(), empty_table)
         return writer
 
 
@@ -321,20 +331,20 @@ class _PartLocation:
 class _Reading:
     """Rows of one part of a source. Reading hashes and counts them."""
 
-    def __init__(self, place: _PartLocation, layout: Layout) -> None:
-        self._place = place
+    def __init__(self, location: _PartLocation, layout: Layout) -> None:
+        self._location = location
         self._layout = layout
         self._digest = hashlib.sha256()
         self.rows = 0
 
     def windows(self) -> Iterator[Raw]:
         """Yield windows as the source returns them."""
-        while left := self._layout.part_rows - self.rows:
-            raw = self._place.source.take(min(left, self._layout.window_rows))
+        while remaining := self._layout.part_rows - self.rows:
+            raw = self._location.source.take(min(remaining, self._layout.window_rows))
             if not len(raw):
                 return
             self.rows += len(raw)
-            for piece in self._place.source.identity(raw):
+            for piece in self._location.source.identity(raw):
                 self._digest.update(piece)
             yield raw
 
@@ -345,17 +355,17 @@ class _Reading:
             InputError: a row cannot be translated, and errors are strict.
         """
         for raw in self.windows():
-            rows = self._place.source.decode(raw, self._layout.errors)
+            rows = self._location.source.decode(raw, self._layout.errors)
             if self._layout.errors == "strict":
                 self._refuse_faults(rows)
             yield rows
 
     def _refuse_faults(self, rows: Rows) -> None:
-        before = self._place.first(self._layout) + self.rows - len(rows.texts)
+        before = self._location.first(self._layout) + self.rows - len(rows.texts)
         for row, text in enumerate(rows.texts, before + 1):
             if isinstance(text, Fault):
                 raise InputError(
-                    f"{self._place.path}, row {row}: {text}: repair it, or choose --errors skip or replace"
+                    f"{self._location.path}, row {row}: {text}: repair it, or choose --errors skip or replace"
                 )
 
     @property
@@ -392,10 +402,10 @@ class _Clock:
     """Log of a run's progress."""
 
     def __init__(self) -> None:
-        self._start = self._said = time.monotonic()
+        self._start = self._last_report = time.monotonic()
 
-    def tell(self, totals: Totals) -> None:
+    def report(self, totals: Totals) -> None:
         """Log progress every 30 s."""
-        if time.monotonic() - self._said >= EVERY:
-            self._said = time.monotonic()
-            _log.info("%s, %d s", totals.sentence(), self._said - self._start)
+        if time.monotonic() - self._last_report >= EVERY:
+            self._last_report = time.monotonic()
+            _log.info("%s, %d s", totals.sentence(), self._last_report - self._start)

@@ -27,7 +27,7 @@ class ParquetSource:
 
     Args:
         file: seekable.
-        where: its name in messages.
+        location: its name in messages.
         column: the column to translate.
         keep: the columns to copy; None for all.
         new: names of the columns to add.
@@ -36,24 +36,28 @@ class ParquetSource:
         InputError: it is not a Parquet file, lacks these columns, or already has the new ones.
     """
 
-    def __init__(self, file: BinaryIO, where: str, column: str, keep: Sequence[str] | None, new: Sequence[str]) -> None:
+    def __init__(
+        self, file: BinaryIO, location: str, column: str, keep: Sequence[str] | None, new: Sequence[str]
+    ) -> None:
         try:
-            whole = pyarrow.parquet.ParquetFile(file, pre_buffer=False)
+            parquet_file = pyarrow.parquet.ParquetFile(file, pre_buffer=False)
         except pyarrow.ArrowException as error:
-            raise InputError(f"{where} is not a complete Parquet file: {error}") from error
-        names = whole.schema_arrow.names
+            raise InputError(f"{location} is not a complete Parquet file: {error}") from error
+        names = parquet_file.schema_arrow.names
         self._keep = list(names if keep is None else keep)
         for name in (column, *self._keep):
             if name not in names:
-                raise InputError(f"{where} has no column {name!r}: {nearest(name, names)}")
-        if twice := sorted({*self._keep} & {*new}):
-            raise InputError(f"{where} has a column {twice[0]!r} already: leave it out by --keep, or name the new one")
-        check_text_column(whole.schema_arrow.field(column).type, f"column {column!r} of {where}")
+                raise InputError(f"{location} has no column {name!r}: {nearest(name, names)}")
+        if repeated := sorted({*self._keep} & {*new}):
+            raise InputError(
+                f"{location} has a column {repeated[0]!r} already: leave it out by --keep, or name the new one"
+            )
+        check_text_column(parquet_file.schema_arrow.field(column).type, f"column {column!r} of {location}")
         self._column = column
-        self._where = where
+        self._location = location
         read = [column, *(name for name in self._keep if name != column)]
-        self.nothing = pyarrow.Table.from_batches([], whole.schema_arrow).select(self._keep)
-        self._batches = whole.iter_batches(_ROWS, columns=read)
+        self.nothing = pyarrow.Table.from_batches([], parquet_file.schema_arrow).select(self._keep)
+        self._batches = parquet_file.iter_batches(_ROWS, columns=read)
         self._table: pyarrow.Table | None = None
 
     @property
@@ -62,29 +66,29 @@ class ParquetSource:
             try:
                 batch = next(self._batches, None)
             except (pyarrow.ArrowException, OSError) as error:
-                raise InputError(f"{self._where} is damaged ({error}): take another copy") from error
+                raise InputError(f"{self._location} is damaged ({error}): take another copy") from error
             if batch is None:
                 return True
             self._table = pyarrow.Table.from_batches([batch])
         return False
 
-    def take(self, most: int) -> "pyarrow.Table":
+    def take(self, maximum: int) -> "pyarrow.Table":
         if self.ended:
             return pyarrow.table({})
         batches: list[pyarrow.Table] = []
         rows = size = 0
-        while rows < most and size < _WINDOW_BYTES and not self.ended:
+        while rows < maximum and size < _WINDOW_BYTES and not self.ended:
             assert self._table is not None
             batches.append(self._table)
             rows = rows + self._table.num_rows
             size = size + self._table.nbytes
             self._table = None
-        whole = pyarrow.concat_tables(batches)
-        taken = whole.slice(0, most)
-        while taken.nbytes > _WINDOW_BYTES and taken.num_rows > 1:
-            taken = taken.slice(0, taken.num_rows // 2)
-        self._table = whole.slice(taken.num_rows)
-        return taken
+        table = pyarrow.concat_tables(batches)
+        window = table.slice(0, maximum)
+        while window.nbytes > _WINDOW_BYTES and window.num_rows > 1:
+            window = window.slice(0, window.num_rows // 2)
+        self._table = table.slice(window.num_rows)
+        return window
 
     def skip(self, count: int) -> int:
         skipped = 0
@@ -112,7 +116,7 @@ def check_text_column(type: "pyarrow.DataType", what: str) -> None:
     if kinds.is_dictionary(type):
         type = type.value_type
     texts = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_binary, kinds.is_large_binary)
-    if not any(fits(type) for fits in (*texts, kinds.is_null)):
+    if not any(is_kind(type) for is_kind in (*texts, kinds.is_null)):
         raise InputError(f"{what} is of type {type}, not text: choose another one by --column")
 
 
@@ -146,14 +150,16 @@ def table_of(output: Output, kinds: dict[str, Any], keep: Sequence[str]) -> "pya
         kinds: of the new columns.
         keep: the names of the copied columns, which are text unless they come from a table.
     """
-    kept = output.kept
+    copied = output.copied
     new = {name: pyarrow.array(output.columns[name], type_of(kind)) for name, kind in kinds.items()}
-    if kept is None or isinstance(kept, list):
-        columns = {name: pyarrow.array([_text(row.get(name)) for row in kept or ()], pyarrow.string()) for name in keep}
+    if copied is None or isinstance(copied, list):
+        columns = {
+            name: pyarrow.array([_text(row.get(name)) for row in copied or ()], pyarrow.string()) for name in keep
+        }
         return pyarrow.table({**columns, **new})
     for name, column in new.items():
-        kept = kept.append_column(name, column)
-    return kept
+        copied = copied.append_column(name, column)
+    return copied
 
 
 def _text(value: object) -> str | None:
@@ -170,14 +176,14 @@ class ParquetWriter:
     Args:
         file: to write.
         kinds, keep: see `table_of`.
-        nothing: copied columns of no rows.
+        empty_table: copied columns of no rows.
     """
 
-    def __init__(self, file: Any, kinds: dict[str, Any], keep: Sequence[str], nothing: Any) -> None:
+    def __init__(self, file: Any, kinds: dict[str, Any], keep: Sequence[str], empty_table: Any) -> None:
         self._file = file
         self._kinds = kinds
         self._keep = keep
-        self._nothing = nothing
+        self._empty_table = empty_table
         self._writer: Any = None
 
     def write(self, output: Output) -> None:
@@ -188,5 +194,5 @@ class ParquetWriter:
 
     def close(self) -> None:
         if self._writer is None:  # a file without rows also gets its columns
-            self.write(Output(self._nothing, {name: [] for name in self._kinds}))
+            self.write(Output(self._empty_table, {name: [] for name in self._kinds}))
         self._writer.close()

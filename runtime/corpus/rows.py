@@ -28,18 +28,18 @@ class Rows:
 
     Attributes:
         texts: texts to translate, or faults.
-        kept: the columns to copy: for JSONL one object per row, for Parquet a table; None for no columns.
+        copied: the columns to copy: for JSONL one object per row, for Parquet a table; None for no columns.
     """
 
     texts: "list[str | Fault]"
-    kept: "list[dict[str, Any]] | pyarrow.Table | None"
+    copied: "list[dict[str, Any]] | pyarrow.Table | None"
 
 
 @dataclass(frozen=True)
 class Output:
     """Rows to write: the copied columns, and the new ones with one value per row."""
 
-    kept: "list[dict[str, Any]] | pyarrow.Table | None"
+    copied: "list[dict[str, Any]] | pyarrow.Table | None"
     columns: dict[str, list[Any]]
 
 
@@ -58,7 +58,7 @@ class Source(Protocol):
     def ended(self) -> bool:
         """Return whether there are no more rows."""
 
-    def take(self, most: int) -> Raw:
+    def take(self, maximum: int) -> Raw:
         """Return up to `maximum` rows, fewer if they are large, and no rows at the end of the file."""
 
     def skip(self, count: int) -> int:

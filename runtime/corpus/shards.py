@@ -46,10 +46,10 @@ class Shards(Collection[Pair]):
 
     def without(self, sources: frozenset[str], count: int) -> "Shards":
         """Return the pairs without these sources, of which there are `count` pairs."""
-        others = self._copy()
-        others._held_out = self._held_out | sources
-        others._count = self._count - count
-        return others
+        remaining = self._copy()
+        remaining._held_out = self._held_out | sources
+        remaining._count = self._count - count
+        return remaining
 
     def with_targets(self, change: Callable[[str], str]) -> "Shards":
         """Return the pairs with a function that changes each target when it is read."""

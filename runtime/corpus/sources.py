@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from txport.runtime.corpus import locations
-from txport.runtime.corpus.formats import JSONL, TEXT, Form, checked, damage, form_of
+from txport.runtime.corpus.formats import JSONL, TEXT, Form, damage, form_of, reporting_damage
 from txport.runtime.corpus.lines import JsonSource, TextSource
 from txport.runtime.corpus.rows import Source
 from txport.runtime.errors import InputError
@@ -30,7 +30,7 @@ def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: 
         MissingLibrary: the library that reads it is not installed.
     """
     try:
-        with locations.opened(path) as file, checked(file, path, form) as plain:
+        with locations.opened(path) as file, reporting_damage(file, path, form) as plain:
             if form.format == TEXT:
                 yield TextSource(plain, column if keep is None or column in keep else None)
             elif form.format == JSONL:
@@ -51,12 +51,12 @@ def read_pairs(path: str, column: str, other: str) -> Iterator[list[tuple[object
     with opened(path, form, column, (other,)) as source:
         while len(raw := source.take(_ROWS)):
             rows = source.decode(raw, "skip")
-            if isinstance(rows.kept, list):
-                others: list[object] = [row.get(other) for row in rows.kept]
+            if isinstance(rows.copied, list):
+                targets: list[object] = [row.get(other) for row in rows.copied]
             else:
-                assert rows.kept is not None  # both formats copy the other column
-                others = parquet().texts_of(rows.kept.column(other), "skip")
-            yield list(zip(rows.texts, others, strict=True))
+                assert rows.copied is not None  # both formats copy the other column
+                targets = parquet().texts_of(rows.copied.column(other), "skip")
+            yield list(zip(rows.texts, targets, strict=True))
 
 
 def parquet() -> Any:

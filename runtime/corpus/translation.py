@@ -62,10 +62,10 @@ class Translate:
         """Yield the output of each window of a part. Random samples depend on the position of a row in the part."""
         for rows, results in translated(self.translator, windows, self._options):
             errors = list(map(self._error, rows.texts, results))
-            made = [None if error else result for error, result in zip(errors, results, strict=True)]
-            self.tokens += sum(len(result.ids) for result in made if result is not None)
+            translations = [None if error else result for error, result in zip(errors, results, strict=True)]
+            self.tokens += sum(len(result.ids) for result in translations if result is not None)
             self.counts["errors"] += sum(error is not None for error in errors)
-            yield Output(rows.kept, {**values(self._columns, made), "error": errors})
+            yield Output(rows.copied, {**values(self._columns, translations), "error": errors})
 
     def _error(self, text: str | Fault, result: Translation) -> str | None:
         if isinstance(text, Fault):

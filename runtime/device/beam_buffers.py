@@ -23,23 +23,23 @@ class BeamBuffers(StepBuffers):
     """
 
     def _exchange(self, graph: Graph) -> int:
-        self.block, self._made = self._block(graph.inputs, _INPUTS), self._block(graph.outputs, TOP_OUTPUTS)
+        self.block, self._outputs_block = self._block(graph.inputs, _INPUTS), self._block(graph.outputs, TOP_OUTPUTS)
         self._host = np.zeros(self.block.size, np.uint8)
         self.inputs = self.block.views(self._host)
         self.inputs["rows"].ravel()[:] = np.arange(self.sizes.named["rows"])
         self._uploads = deque(HostMemory(self.device, self.block.size) for _ in range(UPLOADS))
-        self._downloads = [HostMemory(self.device, self._made.size)]
-        self.outputs = self._made.views(self._downloads[0].array)
-        return self.block.size + self._made.size
+        self._downloads = [HostMemory(self.device, self._outputs_block.size)]
+        self.outputs = self._outputs_block.views(self._downloads[0].array)
+        return self.block.size + self._outputs_block.size
 
     def _block(self, tensors: Sequence[Tensor], names: Sequence[str]) -> Block:
         types = {"int64": self.id_type}
-        found = [tensor for tensor in tensors if tensor.name in names]
-        return Block({t.name: (types.get(t.dtype, t.dtype), tuple(t.sizes(self.sizes.named))) for t in found})
+        selected = [tensor for tensor in tensors if tensor.name in names]
+        return Block({t.name: (types.get(t.dtype, t.dtype), tuple(t.sizes(self.sizes.named))) for t in selected})
 
-    def _addresses(self, graph: Graph, at: dict[str, int]) -> dict[str, int]:
-        made = {name: self.state + self.block.size + offset for name, offset in self._made.offsets.items()}
-        return super()._addresses(graph, at) | made
+    def _addresses(self, graph: Graph, blocks: dict[str, int]) -> dict[str, int]:
+        outputs = {name: self.state + self.block.size + offset for name, offset in self._outputs_block.offsets.items()}
+        return super()._addresses(graph, blocks) | outputs
 
     def reset(self, pad: int) -> None:
         """Upload valid inputs: zeros, or those of an earlier batch."""

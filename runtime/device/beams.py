@@ -44,7 +44,7 @@ class DeviceBeams(DeviceState):
         self._token_ids, self._finished = np.full((count, beams), pool.tokens.pad), np.ones((count, beams), np.bool_)
         self._ancestors = np.zeros((count, beams, self.target, beams), np.bool_)
         self._under_way = False  # whether a step is running whose tokens have not been read
-        self._made: list[tuple[Int64, Bool]] = []  # tokens and flags of each unread step,
+        self._unread_steps: list[tuple[Int64, Bool]] = []  # tokens and flags of each unread step,
         self._unread: deque[int] = deque()  # and steps of each such group
 
     def place(
@@ -52,12 +52,12 @@ class DeviceBeams(DeviceState):
     ) -> None:
         """Start each new sentence in its first row; its other rows stay finished until `reorder`."""
         assert not self._unread, "rows are placed after the steps before have been read"
-        here = [row // self._beams for row in rows]
+        sentences = [row // self._beams for row in rows]
         with self._pool.working():
-            self._place_sources([self._rows[sentence] for sentence in here], memory, memory_rows)
-        self._token_ids[here], self._finished[here] = self._pool.tokens.bos, self._beam > 0
-        self._lengths[here], self._limits[here] = 0, target_limits
-        self._ancestors[here] = False
+            self._place_sources([self._rows[sentence] for sentence in sentences], memory, memory_rows)
+        self._token_ids[sentences], self._finished[sentences] = self._pool.tokens.bos, self._beam > 0
+        self._lengths[sentences], self._limits[sentences] = 0, target_limits
+        self._ancestors[sentences] = False
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens; return before the device has finished the last one."""
@@ -72,10 +72,10 @@ class DeviceBeams(DeviceState):
         assert (self._finished.all(axis=1) | (position == self._lengths)).all(), "a sentence beyond its cache"
         self._ancestors[self._sentence, self._beam, position[:, None], self._beam] = True
         inputs = self._exchange.inputs
-        here = self._rows
-        inputs["token_ids"][here], inputs["positions"][here] = self._token_ids, position[:, None]
-        inputs["first_slots"][here] = position * self._beams
-        inputs[ANCESTORS][here] = self._ancestors.reshape(len(here), self._beams, -1)
+        buffer_rows = self._rows
+        inputs["token_ids"][buffer_rows], inputs["positions"][buffer_rows] = self._token_ids, position[:, None]
+        inputs["first_slots"][buffer_rows] = position * self._beams
+        inputs[ANCESTORS][buffer_rows] = self._ancestors.reshape(len(buffer_rows), self._beams, -1)
         with self._pool.working():
             self._exchange.upload_state()
             self._step.value.groups.launch(1)
@@ -95,22 +95,22 @@ class DeviceBeams(DeviceState):
         self._lengths += ~self._finished.all(axis=1)
         full = self._lengths >= self._limits
         self._finished |= (self._token_ids == tokens.eos) | full[:, None]
-        self._made.append((self._token_ids.reshape(-1).copy(), self._finished.reshape(-1).copy()))
+        self._unread_steps.append((self._token_ids.reshape(-1).copy(), self._finished.reshape(-1).copy()))
 
     def read(self) -> StepOutput:
         """Wait for the first unread group of steps and return its tokens."""
         count = self._unread.popleft()
-        while len(self._made) < count:
+        while len(self._unread_steps) < count:
             self._take()
-        made = self._made[:count]
-        self._made = self._made[count:]
-        return StepOutput(np.stack([tokens for tokens, _ in made]), made[-1][1])
+        steps = self._unread_steps[:count]
+        self._unread_steps = self._unread_steps[count:]
+        return StepOutput(np.stack([tokens for tokens, _ in steps]), steps[-1][1])
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token and the flag of these rows; see `DecoderState.override`."""
         assert not self._unread, "tokens are replaced after they have been read"
-        here = np.array(rows, np.int64)
-        self._token_ids.flat[here], self._finished.flat[here] = token_ids, finished
+        indices = np.array(rows, np.int64)
+        self._token_ids.flat[indices], self._finished.flat[indices] = token_ids, finished
 
     def top(self, k: int) -> Top:
         """Return the best tokens of the last step; see `DecoderState.top`. For a larger k, the logits are used."""

@@ -78,7 +78,7 @@ class Stack:
     def heads(self) -> int:
         return self.row // self.line
 
-    def at(self, row: int) -> Buffer:
+    def row_buffer(self, row: int) -> Buffer:
         """Return the heads of this row and the following rows, in all tensors."""
         return Buffer(self.address + row * self.row, self.line, self.plane)
 
@@ -123,8 +123,8 @@ class Block:
         """Return the tensors in a copy of the block, uint8 `[size]` or more."""
         starts = [(name, self.offsets[name], *self._tensors[name]) for name in self._tensors]
         return {
-            name: array[at : at + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
-            for name, at, kind, shape in starts
+            name: array[offset : offset + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+            for name, offset, kind, shape in starts
         }
 
 
@@ -213,28 +213,30 @@ class StepBuffers:
         plan = _plan(manifest, sizes, id_type, self._exchange(graph))
         self._allocated: list[int] = []
         try:
-            at = {name: self._allocate(size) for name, size in plan.items()}
+            addresses = {name: self._allocate(size) for name, size in plan.items()}
         except Exception:
             self.free()
             raise
         line = model.head_dim * self.float_size
         layers = model.decoder_layers
-        self.caches = stack(at["caches"], cache_names(layers), sizes.rows, model.heads, sizes.named["slots"] * line)
-        cross = stack(at["cross"], cross_names(layers), sizes.rows, model.heads, sizes.source * line)
+        self.caches = stack(
+            addresses["caches"], cache_names(layers), sizes.rows, model.heads, sizes.named["slots"] * line
+        )
+        cross = stack(addresses["cross"], cross_names(layers), sizes.rows, model.heads, sizes.source * line)
         ids_line = sizes.source * np.dtype(id_type).itemsize
         if model.copies:
-            ids = [stack(at["ids"], [CROSS_IDS], sizes.rows, 1, ids_line)]
+            ids = [stack(addresses["ids"], [CROSS_IDS], sizes.rows, 1, ids_line)]
         else:
             ids = []
         self.sources = (cross, *ids)
-        self.bias = at["bias"]
-        self.masked = at["masked"]
-        self.state = at["state"]
-        self.logits = at.get("logits")
+        self.bias = addresses["bias"]
+        self.masked = addresses["masked"]
+        self.state = addresses["state"]
+        self.logits = addresses.get("logits")
         self.bias_row = sizes.source * self.float_size
-        self._write_constants(at, sizes)
+        self._write_constants(addresses, sizes)
         self.reset(pad)
-        self.addresses = self._addresses(graph, at)
+        self.addresses = self._addresses(graph, addresses)
 
     def _exchange(self, graph: Graph) -> int:
         """Create the blocks for uploads and downloads, and return their size on the device."""
@@ -257,24 +259,24 @@ class StepBuffers:
         self._allocated.append(address)
         return address
 
-    def _write_constants(self, at: dict[str, int], sizes: StepSizes) -> None:
+    def _write_constants(self, blocks: dict[str, int], sizes: StepSizes) -> None:
         """Fill caches, cross keys and ids with zeros.
 
         A NaN in uninitialised memory would pass the mask, and ids are looked up.
         """
-        for whole in (self.caches, *self.sources):
-            whole.clear(self.device, 0, sizes.rows)
+        for buffer_stack in (self.caches, *self.sources):
+            buffer_stack.clear(self.device, 0, sizes.rows)
         bias = np.full((sizes.rows, sizes.source), masked(self.float_size), self.float_type)
         self.device.upload(self.bias, bias)
         self.device.upload(self.masked, bias)
-        self.device.upload(at["slots"], np.arange(sizes.target, dtype=self.id_type).repeat(sizes.beams))
+        self.device.upload(blocks["slots"], np.arange(sizes.target, dtype=self.id_type).repeat(sizes.beams))
 
-    def _addresses(self, graph: Graph, at: dict[str, int]) -> dict[str, int]:
+    def _addresses(self, graph: Graph, blocks: dict[str, int]) -> dict[str, int]:
         """Return the address of each input and output by name; an output that aliases an input has its address."""
         addresses = {name: self.state + offset for name, offset in self.block.offsets.items()}
-        for whole in (self.caches, *self.sources):
-            addresses |= whole.tensors()
-        addresses |= {"cross_bias": self.bias, "cache_positions": at["slots"], "slot_positions": at["slots"]}
+        for buffer_stack in (self.caches, *self.sources):
+            addresses |= buffer_stack.tensors()
+        addresses |= {"cross_bias": self.bias, "cache_positions": blocks["slots"], "slot_positions": blocks["slots"]}
         addresses |= {output: addresses[name] for name, output in graph.aliases}
         if self.logits is not None:
             addresses["logits"] = self.logits
@@ -311,8 +313,8 @@ class StepBuffers:
 
     def adopt(self, poll: Poll) -> None:
         """Copy the outputs of a step into the block for uploads."""
-        written = self.block.offsets["target_limits"]
-        self._host[:written] = poll.array[:written]
+        count = self.block.offsets["target_limits"]
+        self._host[:count] = poll.array[:count]
 
     def settle(self) -> None:
         """Wait for enqueued work; ignore failures, since a failed device does no work."""

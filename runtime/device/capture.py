@@ -42,7 +42,7 @@ class CapturedRuns:
         device: whose stream it is enqueued on.
         attempts: failed captures after which nothing is captured any more; 0 for never.
         often: which time it is captured. Before, a library has allocated what it needs and has chosen its kernels.
-        most: keys to remember, the latest ones.
+        maximum: keys to remember, the latest ones.
         refused: called after the last failed capture, with the message of the device or the library.
     """
 
@@ -51,13 +51,13 @@ class CapturedRuns:
         device: Device,
         attempts: int = ATTEMPTS,
         often: int = 3,
-        most: int = 64,
+        maximum: int = 64,
         refused: Callable[[str], None] | None = None,
     ) -> None:
         self._device = device
         self._attempts = attempts
         self._often = often
-        self._most = most
+        self._maximum = maximum
         self._refused = refused
         self._runs: OrderedDict[Hashable, _Run] = OrderedDict()
 
@@ -80,7 +80,7 @@ class CapturedRuns:
         """Return the run of a key; a new one may replace the least recently used one."""
         run = self._runs.setdefault(key, _Run())
         self._runs.move_to_end(key)
-        if len(self._runs) > self._most:
+        if len(self._runs) > self._maximum:
             _, oldest = self._runs.popitem(last=False)
             if oldest.replay is not None:  # it may still be running
                 self._device.synchronize()

@@ -46,7 +46,7 @@ class CudaDevice:
 
     def __init__(self) -> None:
         self.gpu = usable_gpu("CUDA")
-        self._stream = _checked("cuStreamCreate", _NON_BLOCKING)
+        self._stream = _call_checked("cuStreamCreate", _NON_BLOCKING)
         self._end = _Event(self._stream)
         self.stream = int(self._stream)
         self._allocated: set[int] = set()
@@ -68,7 +68,7 @@ class CudaDevice:
 
     def free(self, address: int) -> None:
         self._allocated.remove(address)
-        _checked("cuMemFree", address)
+        _call_checked("cuMemFree", address)
 
     def free_memory(self) -> int:
         _use_context()
@@ -80,16 +80,16 @@ class CudaDevice:
         return _Event(self._stream)
 
     def host_buffer(self, size: int, used: Event) -> npt.NDArray[Any]:
-        address = int(_checked("cuMemHostAlloc", size, 0))
+        address = int(_call_checked("cuMemHostAlloc", size, 0))
         memory = (ctypes.c_uint8 * size).from_address(address)
         _destroy_with(memory, functools.partial(_free_host, used), address)
         return np.ctypeslib.as_array(memory)
 
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
-        _checked("cuMemcpyHtoDAsync", address, array.ctypes.data, array.nbytes, self._stream)
+        _call_checked("cuMemcpyHtoDAsync", address, array.ctypes.data, array.nbytes, self._stream)
 
     def download(self, array: npt.NDArray[Any], address: int) -> None:
-        _checked("cuMemcpyDtoHAsync", array.ctypes.data, address, array.nbytes, self._stream)
+        _call_checked("cuMemcpyDtoHAsync", array.ctypes.data, address, array.nbytes, self._stream)
 
     def copy(self, target: Buffer, source: Buffer, width: int, rows: int = 1, planes: int = 1) -> None:
         if planes > 1:
@@ -97,22 +97,22 @@ class CudaDevice:
             volume.Depth = planes
             volume.srcHeight = source.plane // source.row
             volume.dstHeight = target.plane // target.row
-            whole = _accepted("cuMemcpy3DAsync", volume, self._stream)
+            is_copied = _call_if_supported("cuMemcpy3DAsync", volume, self._stream)
         elif rows > 1:
             area = _between(cuda.CUDA_MEMCPY2D(), target, source, width, rows)
-            whole = _accepted("cuMemcpy2DAsync", area, self._stream)
+            is_copied = _call_if_supported("cuMemcpy2DAsync", area, self._stream)
         else:
-            whole = False
-        for plane, row in () if whole else itertools.product(range(planes), range(rows)):
+            is_copied = False
+        for plane, row in () if is_copied else itertools.product(range(planes), range(rows)):
             ends = (block.address + plane * block.plane + row * block.row for block in (target, source))
-            _checked("cuMemcpyDtoDAsync", *ends, width, self._stream)
+            _call_checked("cuMemcpyDtoDAsync", *ends, width, self._stream)
 
     def fill(self, target: Buffer, value: int, width: int, rows: int = 1) -> None:
         area = target.address, target.row, value, width, rows
-        if rows > 1 and _accepted("cuMemsetD2D8Async", *area, self._stream):
+        if rows > 1 and _call_if_supported("cuMemsetD2D8Async", *area, self._stream):
             return
         for row in range(rows):
-            _checked("cuMemsetD8Async", target.address + row * target.row, value, width, self._stream)
+            _call_checked("cuMemsetD8Async", target.address + row * target.row, value, width, self._stream)
 
     def synchronize(self) -> None:
         self._end.record()
@@ -120,7 +120,7 @@ class CudaDevice:
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         with _NO_COLLECTION:
-            _checked("cuStreamBeginCapture", self._stream, _THREAD_LOCAL)
+            _call_checked("cuStreamBeginCapture", self._stream, _THREAD_LOCAL)
             try:
                 enqueue()
             except BaseException:
@@ -129,11 +129,11 @@ class CudaDevice:
                     cuda.cuGraphDestroy(graph)
                 _forget_errors()
                 raise
-            graph = _checked("cuStreamEndCapture", self._stream)
+            graph = _call_checked("cuStreamEndCapture", self._stream)
         try:
             if self.graphs is not None:
                 self.graphs.append(Counter(_kinds(graph)))
-            runnable = _checked("cuGraphInstantiate", graph, _FREES_ON_LAUNCH)
+            runnable = _call_checked("cuGraphInstantiate", graph, _FREES_ON_LAUNCH)
         finally:
             cuda.cuGraphDestroy(graph)
         return _Replay(runnable, self._stream, enqueue)
@@ -154,14 +154,14 @@ class _Event:
     """An event of the stream; see `txport.runtime.device.device.Event`."""
 
     def __init__(self, stream: Any) -> None:
-        self._stream, self._event = stream, _checked("cuEventCreate", _NO_TIMING)
+        self._stream, self._event = stream, _call_checked("cuEventCreate", _NO_TIMING)
         _destroy_with(self, cuda.cuEventDestroy, self._event)
 
     def record(self) -> None:
-        _checked("cuEventRecord", self._event, self._stream)
+        _call_checked("cuEventRecord", self._event, self._stream)
 
     def synchronize(self) -> None:
-        _checked("cuEventSynchronize", self._event)
+        _call_checked("cuEventSynchronize", self._event)
 
 
 class _NoCollection:
@@ -218,16 +218,16 @@ def _kinds(graph: Any) -> Iterator[str]:
     _, count = _all_checked("cuGraphGetNodes", graph)
     nodes, _ = _all_checked("cuGraphGetNodes", graph, count)
     for node in nodes or ():
-        kind = _checked("cuGraphNodeGetType", node).name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
+        kind = _call_checked("cuGraphNodeGetType", node).name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
         if kind == "graph":
-            yield from _kinds(_checked("cuGraphChildGraphNodeGetGraph", node))
+            yield from _kinds(_call_checked("cuGraphChildGraphNodeGetGraph", node))
             continue
         yield "pageable memcpy" if kind == "memcpy" and _is_pageable(node) else kind
 
 
 def _is_pageable(node: Any) -> bool:
     """Return whether an end of a copy is in memory that is not registered with the driver."""
-    copy = _checked("cuGraphMemcpyNodeGetParams", node)
+    copy = _call_checked("cuGraphMemcpyNodeGetParams", node)
     ends = (copy.srcMemoryType, copy.srcHost, copy.srcDevice), (copy.dstMemoryType, copy.dstHost, copy.dstDevice)
     for kind, host, unified in ends:
         if kind == _HOST:
@@ -296,7 +296,7 @@ def _use_context() -> None:
     _check("cuCtxSetCurrent", *cuda.cuCtxSetCurrent(_primary_context()))
 
 
-def _checked(name: str, *arguments: Any) -> Any:
+def _call_checked(name: str, *arguments: Any) -> Any:
     """Call a function of the driver and return its first value, if it has one."""
     values = _all_checked(name, *arguments)
     if values:
@@ -312,7 +312,7 @@ def _all_checked(name: str, *arguments: Any) -> list[Any]:
     return list(values)
 
 
-def _accepted(name: str, *arguments: Any) -> bool:
+def _call_if_supported(name: str, *arguments: Any) -> bool:
     """Call a function that copies or fills several rows; return False if the driver refuses their pitches.
 
     It guarantees pitches of cuMemAllocPitch only, up to 2^31 - 1 bytes. Ours follow from the tensors of libraries.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from txport.runtime.bundle.interface import CROSS_IDS, cross_names, most_top, source_name
+from txport.runtime.bundle.interface import CROSS_IDS, candidate_count, cross_names, source_name
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.beams import DeviceBeams
 from txport.runtime.device.buffers import ALIGNMENT, stack, stack_bytes
@@ -83,7 +83,7 @@ class DeviceEngine:
             self.device.upload(source_at, padded)
             self.device.upload(lengths_at, np.ascontiguousarray(source_lengths, id_type))
             inputs = {source_name(self.manifest.model): source_at, "source_lengths": lengths_at}
-            outputs = {name: address for whole in sources for name, address in whole.tensors().items()}
+            outputs = {name: address for buffer_stack in sources for name, address in buffer_stack.tensors().items()}
             self._program.encode({**inputs, **outputs, "cross_bias": bias}, batch, width)
         return Encoded(tuple(sources), bias, width, memory)
 
@@ -110,7 +110,7 @@ class DeviceEngine:
             ResourceError: the device does not have enough memory for them.
         """
         if beams > 1 and self._has_step_of(beams):
-            candidates = most_top(self.manifest.model)
+            candidates = candidate_count(self.manifest.model)
             sentences = rows // beams
             step = self._pool.step(self._pool.sizes(sentences, source, target, logits or top > candidates, beams))
             return DeviceBeams(self._pool, step, range(sentences), source)

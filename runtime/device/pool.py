@@ -126,7 +126,7 @@ class Pool:
         """
         with self.working():
             idle = self._idle_steps
-            step = _taken(idle, lambda step: step.buffers.sizes == sizes)
+            step = _take_idle(idle, lambda step: step.buffers.sizes == sizes)
             self._free_idle(_MOST_IDLE)
             if step is not None:
                 step.buffers.reset(self.tokens.pad)
@@ -145,7 +145,7 @@ class Pool:
         rounded = 1 << (size - 1).bit_length()
         with self.working():
             idle = self._idle_memory
-            block = _taken(idle, lambda block: block.size == rounded)
+            block = _take_idle(idle, lambda block: block.size == rounded)
             self._free_idle(_MOST_IDLE)
             try:
                 block = block or self._with_room(lambda: _Block(self.device.allocate(rounded), rounded))
@@ -182,26 +182,26 @@ class Pool:
         self._free_idle(0)
         return allocate()
 
-    def _free_idle(self, most: int) -> None:
-        """Free the least recently used steps and blocks of memory until at most `most` of each are idle."""
-        if max(len(self._idle_steps), len(self._idle_memory)) > most:
+    def _free_idle(self, maximum: int) -> None:
+        """Free the least recently used steps and blocks of memory until at most `maximum` of each are idle."""
+        if max(len(self._idle_steps), len(self._idle_memory)) > maximum:
             self.device.synchronize()
-        while len(self._idle_steps) > most:
+        while len(self._idle_steps) > maximum:
             self._idle_steps.pop(0).buffers.free()
-        while len(self._idle_memory) > most:
+        while len(self._idle_memory) > maximum:
             self.device.free(self._idle_memory.pop(0).address)
 
     def _too_large(self, sizes: StepSizes) -> str:
-        def needed(rows: int) -> int:
+        def bytes_of(rows: int) -> int:
             return bytes_needed(self.manifest, replace(sizes, rows=rows), ids)
 
         ids = self._program.id_type
         free = self.device.free_memory()
-        fitting = [rows for rows in range(1, sizes.rows) if needed(rows) <= free]
+        fitting = [rows for rows in range(1, sizes.rows) if bytes_of(rows) <= free]
         buckets = [self._program.bucket(rows, sizes.target, sizes.beams)[0] for rows in fitting]
-        fits = max((rows for rows in buckets if needed(rows) <= free), default=0)
-        if fits:
-            advice = f"a batch of {fits} would fit"
+        largest = max((rows for rows in buckets if bytes_of(rows) <= free), default=0)
+        if largest:
+            advice = f"a batch of {largest} would fit"
         else:
             advice = "not even one row would fit"
         if sizes.beams == 1:
@@ -210,13 +210,13 @@ class Pool:
             kind = f"sentences in {sizes.beams} rows each,"
         return (
             f"the GPU has no room for a batch of {sizes.rows} {kind} of {sizes.source} source and {sizes.target} "
-            f"target tokens: it needs {needed(sizes.rows) / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; {advice}"
+            f"target tokens: it needs {bytes_of(sizes.rows) / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; {advice}"
         )
 
 
-def _taken(idle: list[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
+def _take_idle(idle: list[_Value], is_suitable: Callable[[_Value], bool]) -> _Value | None:
     """Remove and return the most recently used value that fits, or None."""
-    found = next((index for index in reversed(range(len(idle))) if fits(idle[index])), None)
+    found = next((index for index in reversed(range(len(idle))) if is_suitable(idle[index])), None)
     if found is None:
         return None
     return idle.pop(found)

@@ -39,17 +39,17 @@ class DeviceState(DecoderState):
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished."""
         assert self._read == self._groups, "rows are placed after the steps before have been read"
-        here = [self._rows[row] for row in rows]
+        buffer_rows = [self._rows[row] for row in rows]
         with self._pool.working():
-            self._place_sources(here, memory, memory_rows)
+            self._place_sources(buffer_rows, memory, memory_rows)
             host = self._buffers.host
-            host.token_ids[here], host.positions[here] = self._pool.tokens.bos, 0
-            host.target_limits[here], host.finished[here] = target_limits, False
+            host.token_ids[buffer_rows], host.positions[buffer_rows] = self._pool.tokens.bos, 0
+            host.target_limits[buffer_rows], host.finished[buffer_rows] = target_limits, False
             self._buffers.upload_state()
 
-    def _place_sources(self, here: Sequence[int], memory: Encoded, memory_rows: Sequence[int]) -> None:
+    def _place_sources(self, buffer_rows: Sequence[int], memory: Encoded, memory_rows: Sequence[int]) -> None:
         """Copy outputs of the encoder into these rows of the buffers, and clear their caches."""
-        for row, memory_row, count in _runs(here, memory_rows):
+        for row, memory_row, count in _runs(buffer_rows, memory_rows):
             self._place_run(row, memory, memory_row, count)
 
     def _place_run(self, row: int, memory: Encoded, memory_row: int, count: int) -> None:
@@ -59,11 +59,11 @@ class DeviceState(DecoderState):
         buffers.caches.clear(device, row, count)
         bias = Buffer(buffers.bias + row * buffers.bias_row, buffers.bias_row)
         if memory.width < buffers.sizes.source:
-            for whole in buffers.sources:
-                whole.clear(device, row, count)
+            for stack in buffers.sources:
+                stack.clear(device, row, count)
             device.copy(bias, Buffer(buffers.masked), count * buffers.bias_row)
         for to, of in zip(buffers.sources, memory.sources, strict=True):
-            device.copy(to.at(row), of.at(memory_row), of.line, count * of.heads, len(of.names))
+            device.copy(to.row_buffer(row), of.row_buffer(memory_row), of.line, count * of.heads, len(of.names))
         bias_row = memory.width * buffers.float_size
         device.copy(bias, Buffer(memory.bias + memory_row * bias_row, bias_row), bias_row, count)
 
@@ -89,6 +89,7 @@ class DeviceState(DecoderState):
         """Replace the last token and the flag of these rows."""
         assert self._read == self._groups, "tokens are replaced after they have been read"
         host = self._buffers.host
+        # A step advances the position of unfinished rows only, so a changed flag moves the position by one.
         for row, token, done in zip((self._rows[row] for row in rows), token_ids, finished, strict=True):
             host.positions[row] += int(host.finished[row]) - int(done)
             host.token_ids[row], host.finished[row] = token, done
@@ -108,10 +109,10 @@ class DeviceState(DecoderState):
     def reorder(self, rows: Sequence[int]) -> None:
         """Let row i continue as row `rows[i]`. Only repeated rows are copied on the device."""
         assert self._read == self._groups, "rows are reordered after the steps before have been read"
-        here = [self._rows[row] for row in rows]
-        self._rows = _without_repeats(here, self._buffers.sizes.rows)
-        self._copy_from(self._buffers, here)
-        self._take_over(self._buffers, here)
+        buffer_rows = [self._rows[row] for row in rows]
+        self._rows = _without_repeats(buffer_rows, self._buffers.sizes.rows)
+        self._copy_from(self._buffers, buffer_rows)
+        self._take_over(self._buffers, buffer_rows)
 
     def resized(self, rows: Sequence[int], target: int) -> "DeviceState":
         """Return a new state of these rows, which may repeat; see `DecoderState.resized`.
@@ -120,34 +121,36 @@ class DeviceState(DecoderState):
         """
         assert self._read == self._groups, "rows move after the steps before have been read"
         old = self._buffers
-        here = [self._rows[row] for row in rows]
-        new = DeviceState(self._pool, *self._relocated(here, target), self.source)
-        new._copy_from(old, here)
-        new._take_over(old, here)
+        buffer_rows = [self._rows[row] for row in rows]
+        new = DeviceState(self._pool, *self._relocated(buffer_rows, target), self.source)
+        new._copy_from(old, buffer_rows)
+        new._take_over(old, buffer_rows)
         del self._step
         return new
 
-    def _relocated(self, here: list[int], target: int) -> tuple[Lease[PreparedStep], Sequence[int]]:
+    def _relocated(self, buffer_rows: list[int], target: int) -> tuple[Lease[PreparedStep], Sequence[int]]:
         """Return buffers for these rows with caches of `target` tokens, and the new place of each row."""
         old = self._buffers.sizes
-        sizes = self._pool.sizes(len(here), self.source, target, old.logits, old.beams)
+        sizes = self._pool.sizes(len(buffer_rows), self.source, target, old.logits, old.beams)
         if sizes == old:
-            return self._step, _without_repeats(here, sizes.rows)
-        return self._pool.step(sizes), range(len(here))
+            return self._step, _without_repeats(buffer_rows, sizes.rows)
+        return self._pool.step(sizes), range(len(buffer_rows))
 
-    def _copy_from(self, old: StepBuffers, here: list[int]) -> None:
+    def _copy_from(self, old: StepBuffers, buffer_rows: list[int]) -> None:
         """Copy these rows of the old buffers, which may be those of this state, to the rows of this state."""
         buffers = self._buffers
         with self._pool.working():
-            pairs = [pair for pair in zip(self._rows, here, strict=True) if buffers is not old or pair[0] != pair[1]]
+            pairs = [
+                pair for pair in zip(self._rows, buffer_rows, strict=True) if buffers is not old or pair[0] != pair[1]
+            ]
             for to, row, count in _runs([to for to, _ in pairs], [row for _, row in pairs]):
                 _copy_run(old, buffers, row, to, count)
 
-    def _take_over(self, old: StepBuffers, here: list[int]) -> None:
+    def _take_over(self, old: StepBuffers, buffer_rows: list[int]) -> None:
         """Copy ids, positions, limits and flags of these rows of the old buffers; all other rows are finished."""
         host = self._buffers.host
         for name in ("token_ids", "positions", "target_limits", "finished"):
-            getattr(host, name)[self._rows] = getattr(old.host, name)[here]
+            getattr(host, name)[self._rows] = getattr(old.host, name)[buffer_rows]
         unused = np.ones(len(host.finished), bool)
         unused[self._rows] = False
         host.finished[unused] = True
@@ -159,11 +162,11 @@ def _without_repeats(rows: list[int], count: int) -> list[int]:
     """Replace repetitions of rows by unused rows, of `count` rows."""
     unused = iter(sorted({*range(count)} - {*rows}))
     seen = set[int]()
-    places = list[int]()
+    distinct = list[int]()
     for row in rows:
-        places.append(next(unused) if row in seen else row)
+        distinct.append(next(unused) if row in seen else row)
         seen.add(row)
-    return places
+    return distinct
 
 
 def _copy_run(old: StepBuffers, new: StepBuffers, source: int, target: int, count: int) -> None:
@@ -171,12 +174,13 @@ def _copy_run(old: StepBuffers, new: StepBuffers, source: int, target: int, coun
     device = old.device
     planes = len(old.caches.names)
     lines = count * old.heads
+    # The longer part of the caches may contain data of earlier sentences, such as NaN, which masks do not stop.
     if new.caches.line > old.caches.line:
         new.caches.clear(device, target, count)
     length = min(old.caches.line, new.caches.line)
-    device.copy(new.caches.at(target), old.caches.at(source), length, lines, planes)
+    device.copy(new.caches.row_buffer(target), old.caches.row_buffer(source), length, lines, planes)
     for to, of in zip(new.sources, old.sources, strict=True):
-        device.copy(to.at(target), of.at(source), of.line, count * of.heads, len(of.names))
+        device.copy(to.row_buffer(target), of.row_buffer(source), of.line, count * of.heads, len(of.names))
     bias = Buffer(new.bias + target * new.bias_row), Buffer(old.bias + source * old.bias_row)
     device.copy(*bias, count * old.bias_row)
 

@@ -13,32 +13,34 @@ _WEAK = ",;:)–—"
 _STRONG = "，、；：،"
 
 
-def cut(text: str, segment: Segment, fitting: Callable[[str], int], most: int) -> Iterator[Segment]:
+def split_long_sentence(
+    text: str, segment: Segment, fitting_length: Callable[[str], int], maximum: int
+) -> Iterator[Segment]:
     """Split a segment into parts that fit the model.
 
     Args:
         text: the document.
         segment: of it.
-        fitting: how many characters at the beginning of a text the model takes: perhaps all of them.
-        most: characters that are looked at for a part, which has no more.
+        fitting_length: how many characters at the beginning of a text the model takes: perhaps all of them.
+        maximum: characters that are looked at for a part, which has no more.
 
     Yields:
         the parts in order, marked as cut, with only white space between them.
     """
     start = segment.start
     while start < segment.end:
-        part = segment_of(text, start, _without_space(text, min(segment.end, start + most)), cut=True)
-        while (count := max(1, fitting(part.text))) < len(part.text):
-            part = _beginning(text, part, _place(part.text, count))
+        part = segment_of(text, start, _without_space(text, min(segment.end, start + maximum)), cut=True)
+        while (count := max(1, fitting_length(part.text))) < len(part.text):
+            part = _beginning(text, part, _cut_position(part.text, count))
         yield part
         start = part.end
         while start < segment.end and text[start].isspace():
             start += 1
 
 
-def _beginning(text: str, segment: Segment, place: int) -> Segment:
+def _beginning(text: str, segment: Segment, cut: int) -> Segment:
     """Return the segment before a place in its text."""
-    end = segment.start + place + sum(len(layout) - 1 for at, layout in segment.breaks if at < place)
+    end = segment.start + cut + sum(len(layout) - 1 for position, layout in segment.breaks if position < cut)
     return segment_of(text, segment.start, _without_space(text, end), cut=True)
 
 
@@ -48,10 +50,10 @@ def _without_space(text: str, end: int) -> int:
     return end
 
 
-def _place(text: str, most: int) -> int:
+def _cut_position(text: str, maximum: int) -> int:
     """Return the position of a cut, from 1 to this number of characters."""
-    for place in range(most, most // 2, -1):
-        before = text[place - 1]
-        if before in _STRONG or (before in _WEAK and text[place].isspace()):
-            return place
-    return next((place for place in range(most, 0, -1) if text[place].isspace()), most)
+    for position in range(maximum, maximum // 2, -1):
+        before = text[position - 1]
+        if before in _STRONG or (before in _WEAK and text[position].isspace()):
+            return position
+    return next((position for position in range(maximum, 0, -1) if text[position].isspace()), maximum)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from txport.runtime.arguments import check_text
 from txport.runtime.calls.requests import Call, Sentence
-from txport.runtime.documents.cuts import cut
+from txport.runtime.documents.cuts import split_long_sentence
 from txport.runtime.documents.layout import Segment, join, split
 from txport.runtime.results import Translation
 from txport.runtime.text.affixes import split_marker
@@ -77,23 +77,23 @@ class Draft:
         self.segments: list[Segment] = []
         self.sentences: list[Sentence | None] = []
         warnings: list[str] = []
-        quiet = replace(call, warn=warnings.append)
+        collecting_call = replace(call, warn=warnings.append)
         line = 1
-        seen = 0
+        counted = 0
         for segment in split(self.text, language):
-            line += self.text.count("\n", seen, segment.start)
-            seen = segment.start
-            where = f"the sentence in {what} {line}"
-            sentence = self._sentence(quiet, segment, where)
+            line += self.text.count("\n", counted, segment.start)
+            counted = segment.start
+            location = f"the sentence in {what} {line}"
+            sentence = self._sentence(collecting_call, segment, location)
             if sentence is not None and sentence.truncated:
-                self._add_parts(segment, where, warnings.pop())
+                self._add_parts(segment, location, warnings.pop())
             else:
                 self.segments.append(segment)
                 self.sentences.append(sentence)
 
     def _add_parts(self, segment: Segment, what: str, warning: str) -> None:
         first = len(self.segments)
-        for part in cut(self.text, segment, self._fitting, _TOKEN_CHARACTERS * self.call.limits.source):
+        for part in split_long_sentence(self.text, segment, self._fitting, _TOKEN_CHARACTERS * self.call.limits.source):
             self.sentences.append(self._sentence(self.call, part, what))
             self.segments.append(part)
         self.call.warn(f"{warning} into {len(self.segments) - first} parts")
@@ -102,9 +102,9 @@ class Draft:
         return call.sentence(self._marker + segment.text, what, len(self.segments) + 1)
 
     def _fitting(self, text: str) -> int:
-        return self.call.fitting(self._marker + text) - len(self._marker)
+        return self.call.fitting_length(self._marker + text) - len(self._marker)
 
-    def built(self, translations: Sequence[Translation]) -> Document:
+    def document_of(self, translations: Sequence[Translation]) -> Document:
         """Return the document from the translations of all segments. Warn about unfinished translations."""
         text, targets = join(self.text, self.segments, [each.text for each in translations])
         skipped = len(self._marker)

@@ -42,10 +42,10 @@ class _Feed:
         self._draft = draft
         self._enqueue = enqueue
         self._in_order = in_order
-        nothing = empty(draft.call.options)
-        self._made: list[Translation] = [nothing] * len(draft.sentences)
-        work = [(at, sentence) for at, sentence in enumerate(draft.sentences) if sentence is not None]
-        self._left = len(work)
+        empty_translation = empty(draft.call.options)
+        self._translations: list[Translation] = [empty_translation] * len(draft.sentences)
+        work = [(index, sentence) for index, sentence in enumerate(draft.sentences) if sentence is not None]
+        self._unfinished = len(work)
         self._work = iter(work)
         self._lock = Lock()  # of `_work`, `_running` and `_admitted`
         self._running: set[Pending] = set()
@@ -57,11 +57,11 @@ class _Feed:
         Raises:
             InputError, ResourceError: as `Queue.submit`; no part is in the queue then.
         """
-        if not self._left:
+        if not self._unfinished:
             self._finish()
         self.answer.add_done_callback(lambda done: self._cancel() if done.cancelled() else None)
         try:
-            for _ in range(min(_AT_ONCE, self._left)):
+            for _ in range(min(_AT_ONCE, self._unfinished)):
                 self._next()
         except Exception:
             self._cancel()
@@ -69,23 +69,23 @@ class _Feed:
 
     def _next(self) -> None:
         with self._lock:
-            at, sentence = next(self._work, (0, None))
+            index, sentence = next(self._work, (0, None))
             if sentence is None:
                 return
             if self._in_order is None:
                 on_piece = None
             else:
-                on_piece = partial(self._in_order.add, at)
+                on_piece = partial(self._in_order.add, index)
             if self._deadline is None:
-                left = None
+                seconds = None
             else:
-                left = self._deadline - time.monotonic()
-            future = self._enqueue(sentence, self._draft.call.options, on_piece, left, self._admitted)
+                seconds = self._deadline - time.monotonic()
+            future = self._enqueue(sentence, self._draft.call.options, on_piece, seconds, self._admitted)
             self._admitted = True
             self._running.add(future)
-        future.add_done_callback(partial(self._take, at))
+        future.add_done_callback(partial(self._take, index))
 
-    def _take(self, at: int, future: Pending) -> None:
+    def _take(self, index: int, future: Pending) -> None:
         """Store the translation of a part; runs in the queue's thread."""
         with self._lock:
             self._running.discard(future)
@@ -95,11 +95,11 @@ class _Feed:
             if future.cancelled():
                 self.answer.cancel()
                 return
-            self._made[at] = future.result()
+            self._translations[index] = future.result()
             if self._in_order is not None:
-                self._in_order.finish(at, self._made[at])
-            self._left -= 1
-            if self._left:
+                self._in_order.finish(index, self._translations[index])
+            self._unfinished -= 1
+            if self._unfinished:
                 self._next()
             else:
                 self._finish()
@@ -111,9 +111,9 @@ class _Feed:
     def _finish(self) -> None:
         if self._in_order is not None:
             self._in_order.end()
-        made = self._draft.built(self._made)
+        document = self._draft.document_of(self._translations)
         if self.answer.set_running_or_notify_cancel():
-            self.answer.set_result(made)
+            self.answer.set_result(document)
 
     def _cancel(self) -> None:
         with self._lock:
@@ -130,54 +130,54 @@ class _InOrder:
         self._draft = draft
         self._on_piece = on_piece
         self._waiting: dict[int, list[Piece]] = {}  # of parts that are not the current one
-        self._ended: dict[int, Translation] = {}
+        self._finished: dict[int, Translation] = {}
         self._current = 0
-        self._begun = False  # whether the layout before the current part was sent
+        self._layout_sent = False  # whether the layout before the current part was sent
         self._before: tuple[layout.Segment, str] | None = None
 
-    def add(self, at: int, piece: Piece) -> None:
+    def add(self, index: int, piece: Piece) -> None:
         """Send a token of a part, or keep it until earlier parts are complete."""
-        self._waiting.setdefault(at, []).append(piece)
-        self._give()
+        self._waiting.setdefault(index, []).append(piece)
+        self._send()
 
-    def finish(self, at: int, translation: Translation) -> None:
+    def finish(self, index: int, translation: Translation) -> None:
         """End a part."""
-        self._ended[at] = translation
-        self._give()
+        self._finished[index] = translation
+        self._send()
 
     def end(self) -> None:
         """Send the remaining layout after the last part."""
-        self._give()
+        self._send()
         self._layout(self._draft.text[self._before[0].end if self._before else 0 :])
 
-    def _give(self) -> None:
+    def _send(self) -> None:
         sentences = self._draft.sentences
         while self._current < len(sentences):
             segment = self._draft.segments[self._current]
-            nothing = sentences[self._current] is None
-            whole = self._ended.get(self._current)
+            is_blank = sentences[self._current] is None
+            translation = self._finished.get(self._current)
             if not segment.breaks:
                 for token in self._waiting.pop(self._current, []):
-                    if token.text and not self._begun:
-                        self._begin(segment, token.text)
+                    if token.text and not self._layout_sent:
+                        self._send_layout(segment, token.text)
                     self._on_piece(token)
-            if whole is None and not nothing:
+            if translation is None and not is_blank:
                 return
-            if whole is None:
+            if translation is None:
                 text = ""
             else:
-                text = whole.text
-            if not self._begun:
-                self._begin(segment, text)
+                text = translation.text
+            if not self._layout_sent:
+                self._send_layout(segment, text)
             if segment.breaks:
                 self._layout(layout.with_breaks(segment, text))
             self._before = segment, text
             self._current = self._current + 1
-            self._begun = False
+            self._layout_sent = False
 
-    def _begin(self, segment: layout.Segment, text: str) -> None:
+    def _send_layout(self, segment: layout.Segment, text: str) -> None:
         self._layout(layout.layout_before(self._draft.text, segment, text, self._before))
-        self._begun = True
+        self._layout_sent = True
 
     def _layout(self, text: str) -> None:
         if text:

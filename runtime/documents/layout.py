@@ -75,43 +75,43 @@ def split(text: str, language: str | None = None) -> list[Segment]:
 
 def segment_of(text: str, start: int, end: int, cut: bool = False) -> Segment:
     """Return the segment of these characters of a document."""
-    if len((own := text[start:end]).splitlines()) < 2:  # the usual case; `splitlines` finds every break
-        return Segment(start, end, own, (), cut)
+    if len((span_text := text[start:end]).splitlines()) < 2:  # the usual case; `splitlines` finds every break
+        return Segment(start, end, span_text, (), cut)
     words = []
     breaks = []
-    at = start
+    position = start
     length = 0
-    for found in _BREAK.finditer(text, start, end):
-        first, last = found.span()
-        if first < at:  # in the white space of the last one
+    for match in _BREAK.finditer(text, start, end):
+        first, last = match.span()
+        if first < position:  # in the white space of the last one
             continue
         while text[first - 1].isspace():
             first -= 1
         while text[last].isspace():
             last += 1
-        words.append(text[at:first])
-        length += first - at
+        words.append(text[position:first])
+        length += first - position
         breaks.append((length, text[first:last]))
         length = length + 1
-        at = last
-    return Segment(start, end, " ".join([*words, text[at:end]]), tuple(breaks), cut)
+        position = last
+    return Segment(start, end, " ".join([*words, text[position:end]]), tuple(breaks), cut)
 
 
 def join(text: str, segments: Sequence[Segment], translations: Iterable[str]) -> tuple[str, list[Span]]:
     """Return the document with translated segments, and the character span of each translation."""
-    made = []
+    parts = []
     spans = []
     length = 0
     before: tuple[Segment, str] | None = None
     for segment, translation in zip(segments, translations, strict=True):
         layout = layout_before(text, segment, translation, before)
-        written = with_breaks(segment, translation)
-        made += [layout, written]
+        translated = with_breaks(segment, translation)
+        parts += [layout, translated]
         length += len(layout)
-        spans.append((length, length + len(written)))
-        length += len(written)
+        spans.append((length, length + len(translated)))
+        length += len(translated)
         before = segment, translation
-    return "".join([*made, text[before[0].end if before else 0 :]]), spans
+    return "".join([*parts, text[before[0].end if before else 0 :]]), spans
 
 
 def layout_before(text: str, segment: Segment, translation: str, before: tuple[Segment, str] | None) -> str:
@@ -163,7 +163,7 @@ def _paragraphs(text: str) -> Iterator[list[_Line]]:
 def _line_spans(text: str) -> Iterator[Span]:
     """Yield the span of each line, without trailing white space."""
     start = 0
-    breaks = [found.span() for found in _BREAK.finditer(text)]
+    breaks = [match.span() for match in _BREAK.finditer(text)]
     for end, following in [*breaks, (len(text), 0)]:
         while end > start and text[end - 1].isspace():
             end -= 1
@@ -179,13 +179,13 @@ def _cells(text: str, start: int, end: int, columns: list[Span]) -> list[Span]:
         columns: separators of the text in reverse order; those of this line are removed.
     """
     cells = []
-    at = _end_of_mark(text, start, end)
+    position = _end_of_mark(text, start, end)
     while columns and columns[-1][0] < end:
         first, last = columns.pop()
-        if first >= at:  # in this line, and not inside a mark
-            cells.append((at, first))
-            at = _end_of_mark(text, last, end)
-    return [*cells, (at, end)]
+        if first >= position:  # in this line, and not inside a mark
+            cells.append((position, first))
+            position = _end_of_mark(text, last, end)
+    return [*cells, (position, end)]
 
 
 def _end_of_mark(text: str, start: int, end: int) -> int:
@@ -201,36 +201,36 @@ def _end_of_mark(text: str, start: int, end: int) -> int:
 
 def _wrapped(text: str, paragraph: Sequence[_Line]) -> list[bool]:
     """Return whether at least one line shows that a paragraph was wrapped."""
-    begins = [cells[0][0] for _, cells in paragraph[1:]]
-    if not any(text[begin : begin + 1].islower() for begin in begins):
+    starts = [cells[0][0] for _, cells in paragraph[1:]]
+    if not any(text[cell_start : cell_start + 1].islower() for cell_start in starts):
         return [False] * len(paragraph)
     width = max(end - start for (start, end), _ in paragraph)
     goes_on = [False]
-    shown = False
+    is_wrapped = False
     for (before, cells_before), (line, cells) in pairwise(paragraph):
-        begin, end = cells[0]
-        plain = not text[line[0] : begin].strip() and len(cells) == len(cells_before) == 1 and width in _WIDTHS
-        word = next((at for at in range(begin, end) if text[at].isspace()), end) - begin
+        cell_start, end = cells[0]
+        plain = not text[line[0] : cell_start].strip() and len(cells) == len(cells_before) == 1 and width in _WIDTHS
+        word = next((position for position in range(cell_start, end) if text[position].isspace()), end) - cell_start
         full = word <= _LONGEST_WORD and before[1] - before[0] + 1 + word > width
-        lower = text[begin : begin + 1].islower()
+        lower = text[cell_start : cell_start + 1].islower()
         goes_on.append(plain and (full or lower))
-        shown |= plain and full and lower
-    if shown:
+        is_wrapped |= plain and full and lower
+    if is_wrapped:
         return goes_on
     return [False] * len(paragraph)
 
 
 def with_breaks(segment: Segment, translation: str) -> str:
     """Return the translation with the line breaks of the segment."""
-    made = ""
-    at = 0
+    result = ""
+    position = 0
     for place, layout in segment.breaks:
-        near = (place * len(translation) + len(segment.text) // 2) // len(segment.text)
-        spaces = (each for each in range(at, len(translation)) if translation[each].isspace())
-        space = min(spaces, key=lambda each: abs(each - near), default=len(translation))
-        made += translation[at:space] + layout
-        at = min(space + 1, len(translation))
-    return made + translation[at:]
+        estimate = (place * len(translation) + len(segment.text) // 2) // len(segment.text)
+        spaces = (each for each in range(position, len(translation)) if translation[each].isspace())
+        space = min(spaces, key=lambda each: abs(each - estimate), default=len(translation))
+        result += translation[position:space] + layout
+        position = min(space + 1, len(translation))
+    return result + translation[position:]
 
 
 def _spaced(before: str, after: str) -> bool:

@@ -50,25 +50,25 @@ def sentences(text: str, start: int, end: int, language: str | None = None) -> l
             return [(start, end)]
         return []
     rules = abbreviations_of(language)
-    found = []
-    last = seen = start
+    spans = []
+    last = scanned = start
     depth = 0  # of brackets
     bracketed = _BRACKET.search(text, start, end) is not None
     for run in _RUN.finditer(text, first.start(), end):
         mark, stop = run.span()
         if mark < last:  # already part of the previous boundary
             continue
-        for bracket in _BRACKET.findall(text, seen, mark) if bracketed else ():
+        for bracket in _BRACKET.findall(text, scanned, mark) if bracketed else ():
             depth = max(0, depth + (1 if bracket in BRACKETS[0] else -1))
-        seen = mark
+        scanned = mark
         if depth and _in_short_bracket(text, stop, end):
             continue
         if boundary := _boundary(text, last, mark, stop, end, rules):
-            found.append((last, boundary))
-            last = seen = boundary
+            spans.append((last, boundary))
+            last = scanned = boundary
             depth = 0
-    found.append((last, end))
-    return [span for each in found if (span := _stripped(text, *each))[0] < span[1]]
+    spans.append((last, end))
+    return [span for each in spans if (span := _stripped(text, *each))[0] < span[1]]
 
 
 def _in_short_bracket(text: str, start: int, end: int) -> bool:
@@ -77,11 +77,11 @@ def _in_short_bracket(text: str, start: int, end: int) -> bool:
     return bracket is not None and bracket[0] in BRACKETS[1] and text[start] not in CLOSING
 
 
-def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abbreviations) -> int:
-    """Return the end of the sentence that began at `begin`, for a run of terminators, or 0 if it continues.
+def _boundary(text: str, sentence_start: int, start: int, stop: int, end: int, rules: Abbreviations) -> int:
+    """Return the end of the sentence that began at `sentence_start`, for a run of terminators, or 0 if it continues.
 
     Args:
-        begin: start of the sentence.
+        sentence_start: start of the sentence.
         start, stop: the run of terminators.
         end: end of the range to split.
     """
@@ -113,16 +113,18 @@ def _boundary(text: str, begin: int, start: int, stop: int, end: int, rules: Abb
     if text[word].islower() and not (mark == "?" and after == stop and word == following):
         return 0
     full_stop = stop - start == 1 and mark == "."
-    if full_stop and not _full_stop(text, begin, start, word, end, rules):
+    if full_stop and not _full_stop(text, sentence_start, start, word, end, rules):
         return 0
     return after
 
 
-def _full_stop(text: str, begin: int, stop: int, following: int, end: int, rules: Abbreviations) -> bool:
-    """Return whether a full stop at `stop`, with no lower case after it, ends the sentence that began at `begin`."""
-    word = _word_before(text, begin, stop)
+def _full_stop(text: str, sentence_start: int, stop: int, following: int, end: int, rules: Abbreviations) -> bool:
+    """Return whether a full stop at `stop`, with no lower case after it, ends the sentence from `sentence_start`."""
+    word = _word_before(text, sentence_start, stop)
     number = 0 < len(word) <= 3 and all(each in _DIGITS for each in word)
-    if word in rules.never or (number and _is_first(text, begin, stop - len(word))):  # it marks an item of a list
+    if word in rules.never or (
+        number and _is_first(text, sentence_start, stop - len(word))
+    ):  # it marks an item of a list
         return False
     if word in rules.before_numbers and text[following] in _DIGITS:
         return False
@@ -156,28 +158,28 @@ def _after_closing(text: str, place: int, end: int, quotes: str) -> int:
 def _after_footnotes(text: str, place: int, end: int) -> int:
     """Return the place after footnote markers, as in "known.[1] [2]"."""
     while True:
-        at = place + (place < end and text[place] == " ")
-        if at == end or text[at] != "[":
+        bracket = place + (place < end and text[place] == " ")
+        if bracket == end or text[bracket] != "[":
             return place
-        close = at + 1
+        close = bracket + 1
         while close < end and text[close] in _DIGITS:
             close += 1
-        if close == at + 1 or close == end or text[close] != "]":
+        if close == bracket + 1 or close == end or text[close] != "]":
             return place
         place = close + 1
 
 
-def _word_before(text: str, begin: int, end: int) -> str:
+def _word_before(text: str, sentence_start: int, end: int) -> str:
     start = end
-    while start > begin and ((each := text[start - 1]).isalnum() or not (each.isspace() or each in OPENING)):
+    while start > sentence_start and ((each := text[start - 1]).isalnum() or not (each.isspace() or each in OPENING)):
         start -= 1
     return text[start:end]
 
 
-def _is_first(text: str, begin: int, word: int) -> bool:
-    while word > begin and text[word - 1].isspace():
+def _is_first(text: str, sentence_start: int, word: int) -> bool:
+    while word > sentence_start and text[word - 1].isspace():
         word -= 1
-    return word == begin
+    return word == sentence_start
 
 
 def _is_starter(text: str, start: int, end: int, rules: Abbreviations) -> bool:

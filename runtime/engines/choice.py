@@ -67,11 +67,11 @@ class Choice:
     fallback: "Choice | None" = None
 
     @property
-    def ways(self) -> list[tuple[str, Lowering | None]]:
+    def attempts(self) -> list[tuple[str, Lowering | None]]:
         """Return the engine and lowering of each way to run the bundle on this device."""
         if self.engine != FUSED:
             return [(self.engine, lowering) for lowering in self.lowerings]
-        return [(FUSED, None), *(self.fallback.ways if self.fallback is not None else ())]
+        return [(FUSED, None), *(self.fallback.attempts if self.fallback is not None else ())]
 
 
 def choose(
@@ -116,8 +116,10 @@ def choose(
     reason = f"device {device} was requested"
     if device == "cpu":
         return _on_cpu(manifest, engine, lowering, reason)
-    found = _fitting_engines(manifest, bundle, engine, lowering, trust_engines)
-    return found if isinstance(found, Choice) else _on_ort(manifest, "cuda", lowering, f"{reason}; {found}")
+    choice_or_reason = _fitting_engines(manifest, bundle, engine, lowering, trust_engines)
+    if isinstance(choice_or_reason, Choice):
+        return choice_or_reason
+    return _on_ort(manifest, "cuda", lowering, f"{reason}; {choice_or_reason}")
 
 
 def check_words(device: str, engine: str, lowering: str | None = None) -> None:
@@ -129,9 +131,9 @@ def check_words(device: str, engine: str, lowering: str | None = None) -> None:
     for name, value in (("device", device), ("lowering", lowering)):
         if value in (FUSED, TRT):
             raise InputError(f"{name} {value!r} is an engine: give engine {value} instead")
-    for name, value, known in (("device", device, DEVICES), ("engine", engine, ENGINES)):
-        if value not in known:
-            raise InputError(f"{name} {value!r} is not supported by this version of txport: use {', '.join(known)}")
+    for name, value, allowed in (("device", device, DEVICES), ("engine", engine, ENGINES)):
+        if value not in allowed:
+            raise InputError(f"{name} {value!r} is not supported by this version of txport: use {', '.join(allowed)}")
 
 
 def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
@@ -160,8 +162,8 @@ def _on_cpu(manifest: Manifest, engine: str, lowering: str | None, reason: str) 
         return _on_ort(manifest, "cpu", lowering, reason)
     if (against := against_fused(manifest)) is not None:
         return _on_ort(manifest, "cpu", None, f"{reason}; {against}")
-    instead = _on_ort(manifest, "cpu", None, f"{reason}; the fused engine cannot run the bundle")
-    return Choice(FUSED, "cpu", (), f"{reason}; the fused engine is the fastest there", fallback=instead)
+    fallback = _on_ort(manifest, "cpu", None, f"{reason}; the fused engine cannot run the bundle")
+    return Choice(FUSED, "cpu", (), f"{reason}; the fused engine is the fastest there", fallback=fallback)
 
 
 def against_fused(manifest: Manifest) -> str | None:
@@ -184,8 +186,10 @@ def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) 
     if not lowerings:
         kind = BundleError if lowering is None else InputError
         raise kind(f"{_NO_FLOAT32}: leave it out, export the bundle with --fp16, or use device cpu")
-    why = f"ONNX Runtime runs {lowerings[0]} best of the bundle's lowerings"
-    return Choice(ORT, device, lowerings, f"{reason}; {f'lowering {lowering} was requested' if lowering else why}")
+    explanation = f"ONNX Runtime runs {lowerings[0]} best of the bundle's lowerings"
+    return Choice(
+        ORT, device, lowerings, f"{reason}; {f'lowering {lowering} was requested' if lowering else explanation}"
+    )
 
 
 def _fastest(
@@ -197,17 +201,17 @@ def _fastest(
         return _on_cpu(manifest, engine, lowering, f"auto chose the CPU: {reason}")
 
     if manifest.precision.weights == "int8":
-        return on_cpu("int8 weights are for it")
+        return on_cpu("int8 weights are for CPUs")
     if isinstance(gpu := find_gpu(), str):
         return on_cpu(gpu)
-    found = _fitting_engines(manifest, bundle, engine, lowering, trust_engines)
-    if isinstance(found, Choice):
-        return replace(found, fallback=on_cpu("TensorRT cannot be used"))
+    choice_or_reason = _fitting_engines(manifest, bundle, engine, lowering, trust_engines)
+    if isinstance(choice_or_reason, Choice):
+        return replace(choice_or_reason, fallback=on_cpu("TensorRT cannot be used"))
     if cuda_provider() is None:
-        return on_cpu(f"{found}, and onnxruntime-gpu is not installed for {gpu}")
+        return on_cpu(f"{choice_or_reason}, and onnxruntime-gpu is not installed for {gpu}")
     if manifest.precision.type == "float32" and manifest.usable_lowerings(lowering) == ("ort",):
-        return on_cpu(f"{found}, and {_NO_FLOAT32}")
-    on_gpu = _on_ort(manifest, "cuda", lowering, f"auto is ONNX Runtime on {gpu}: {found}")
+        return on_cpu(f"{choice_or_reason}, and {_NO_FLOAT32}")
+    on_gpu = _on_ort(manifest, "cuda", lowering, f"auto is ONNX Runtime on {gpu}: {choice_or_reason}")
     return replace(on_gpu, fallback=on_cpu("ONNX Runtime cannot use the GPU"))
 
 
@@ -256,6 +260,7 @@ def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu, trust_engines: bool) ->
     """Return the best engines of the first library with fitting ones."""
     first: TensorRt | None = None
     for name in _TENSORRTS:
+        # An import of TensorRT takes seconds, so first see whether it is installed.
         if not any(find_spec(module) for module in (name, f"{name}_bindings")):
             continue
         tensorrt = find_tensorrt(name)
@@ -268,14 +273,14 @@ def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu, trust_engines: bool) ->
 
 def installed() -> str | None:
     """Return name and version of the installed ONNX Runtime, or None, without loading it."""
-    found = _installed_version("onnxruntime") or _installed_version("onnxruntime-gpu")
-    if found:
-        return f"ONNX Runtime {found}"
+    version = _installed_version("onnxruntime") or _installed_version("onnxruntime-gpu")
+    if version:
+        return f"ONNX Runtime {version}"
     return None
 
 
 def _installed_version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and rarely needed
 
     try:
         return version(package)
@@ -283,7 +288,9 @@ def _installed_version(package: str) -> str | None:
         return None
 
 
-def open_engine(bundle: Files, manifest: Manifest, choice: Choice, threads: int = 0, *, many: bool = False) -> Engine:
+def open_engine(
+    bundle: Files, manifest: Manifest, choice: Choice, threads: int = 0, *, concurrent: bool = False
+) -> Engine:
     """Load the chosen library, and the bundle's graphs, engines or parameters.
 
     If the fused engine, or a GPU that "auto" chose, cannot be used, a warning contains the reason, and the fallback is
@@ -294,7 +301,7 @@ def open_engine(bundle: Files, manifest: Manifest, choice: Choice, threads: int 
         manifest: its manifest, already checked.
         choice: the engine and device.
         threads: threads of each operator on the CPU; 0 for all cores.
-        many: whether several threads will run batches at once.
+        concurrent: whether several threads will run batches at once.
 
     Raises:
         MissingLibrary: a library, the driver or the GPU is missing.
@@ -303,34 +310,34 @@ def open_engine(bundle: Files, manifest: Manifest, choice: Choice, threads: int 
         ResourceError: there is not enough memory.
     """
     try:
-        return _open(bundle, manifest, choice, threads, many)
+        return _open(bundle, manifest, choice, threads, concurrent)
     except TxportError as error:
         if choice.fallback is None:
             raise
         if choice.engine == FUSED:
-            instead = "ONNX Runtime"
+            fallback_name = "ONNX Runtime"
         else:
-            instead = "the CPU"
-        _log.warning("%s; %s is used instead", error, instead)
-        return open_engine(bundle, manifest, choice.fallback, threads, many=many)
+            fallback_name = "the CPU"
+        _log.warning("%s; %s is used instead", error, fallback_name)
+        return open_engine(bundle, manifest, choice.fallback, threads, concurrent=concurrent)
 
 
-def _open(bundle: Files, manifest: Manifest, choice: Choice, threads: int, many: bool) -> Engine:
+def _open(bundle: Files, manifest: Manifest, choice: Choice, threads: int, concurrent: bool) -> Engine:
     if choice.engine == FUSED:
-        return native.NativeEngine(bundle, manifest, threads, many)
+        return native.NativeEngine(bundle, manifest, threads, concurrent)
     if choice.device == "cuda":
         return _open_on_gpu(bundle, manifest, choice)
     if manifest.parameters is not None and (reason := against_fused(manifest)) is not None and reason in choice.reason:
         _say_once(f"ONNX Runtime runs the bundle: {reason}")
-    why = "ONNX Runtime runs this bundle (tx-inspect shows why)"
+    explanation = "ONNX Runtime runs this bundle (tx-inspect shows why)"
     if "engine ort was requested" in choice.reason:
-        why = "engine ort is ONNX Runtime"
-    with needs("ort", why):
+        explanation = "engine ort is ONNX Runtime"
+    with needs("ort", explanation):
         from txport.runtime.engines.ort import OrtEngine
     return OrtEngine(bundle, manifest, choice.lowerings, threads)
 
 
-@cache
+@cache  # the same bundle may be opened many times
 def _say_once(sentence: str) -> None:
     _log.info(sentence)
 
@@ -343,16 +350,16 @@ def _open_on_gpu(bundle: Files, manifest: Manifest, choice: Choice) -> Engine:
     if choice.directory is None:
         with needs("ort-gpu"):
             from txport.runtime.engines.ort_cuda import OrtProgram
-        return _tried(DeviceEngine(device, manifest, OrtProgram(bundle, manifest, choice.lowerings, device)))
+        return _test_run(DeviceEngine(device, manifest, OrtProgram(bundle, manifest, choice.lowerings, device)))
     from txport.runtime.engines.trt import TrtProgram
 
     record = BuildRecord.load(Path(choice.directory))
     tensorrt = find_tensorrt(record.library.name)
     program = TrtProgram(Path(choice.directory), record, manifest, tensorrt, device)
-    return _tried(DeviceEngine(device, manifest, program))
+    return _test_run(DeviceEngine(device, manifest, program))
 
 
-def _tried(engine: "DeviceEngine") -> "DeviceEngine":
+def _test_run(engine: "DeviceEngine") -> "DeviceEngine":
     """Run the encoder and a step once, since missing libraries such as cuDNN may show only then; return the engine.
 
     The step's buffers have the size for a first sentence.

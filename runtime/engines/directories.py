@@ -35,11 +35,12 @@ class Candidates:
     refused: tuple[tuple[str, str], ...]
 
 
-def own_engines(manifest: Manifest) -> Path:
+def user_engines(manifest: Manifest) -> Path:
     """Return this user's folder of engines for a bundle, named by the hashes of its graphs and weights."""
     folder = f"{WEIGHTS.partition('/')[0]}/"
-    listed = sorted((name, entry.sha256) for name, entry in manifest.files.items() if name.startswith(folder))
-    digest = hashlib.sha256("".join(f"{name} {sha256}\n" for name, sha256 in listed).encode()).hexdigest()
+    # Engines depend on graphs and weights only, so a new tokenizer or model card does not require a new build.
+    hashes = sorted((name, entry.sha256) for name, entry in manifest.files.items() if name.startswith(folder))
+    digest = hashlib.sha256("".join(f"{name} {sha256}\n" for name, sha256 in hashes).encode()).hexdigest()
     return cache_directory() / ENGINES / digest
 
 
@@ -76,13 +77,13 @@ def best(bundle: Path, manifest: Manifest, gpu: Gpu, library: LibraryVersion, tr
     Raises:
         BundleError: none fits. The message lists engines, GPU and library, and contains the command to build engines.
     """
-    found = candidates(bundle, manifest, gpu, library, trust_engines)
-    if found.fitting:
-        return found.fitting[0]
-    here = f"{gpu.name}, compute capability {gpu.compute_capability}, {library}"
-    reasons = "; ".join(f"{ENGINES}/{name}: {reason}" for name, reason in found.refused) or "there is none"
+    checked = candidates(bundle, manifest, gpu, library, trust_engines)
+    if checked.fitting:
+        return checked.fitting[0]
+    machine = f"{gpu.name}, compute capability {gpu.compute_capability}, {library}"
+    reasons = "; ".join(f"{ENGINES}/{name}: {reason}" for name, reason in checked.refused) or "there is none"
     raise BundleError(
-        f"no TensorRT engine of {bundle} fits this machine ({here}): {reasons}; run tx-build {bundle} here"
+        f"no TensorRT engine of {bundle} fits this machine ({machine}): {reasons}; run tx-build {bundle} here"
         + ("" if trust_engines or not directories(bundle / ENGINES) else f"; {untrusted(bundle)}")
     )
 
@@ -101,17 +102,19 @@ def usable_directories(bundle: Path, manifest: Manifest, trust_engines: bool) ->
     Raises:
         BundleError: other users can write this user's engines.
     """
-    own = own_engines(manifest)
-    found = directories(own)
-    if found and not is_private(own):
-        raise BundleError(f"other users can write the TensorRT engines in {own}: remove it, and run tx-build {bundle}")
-    return [*found, *(directories(bundle / ENGINES) if trust_engines else ())]
+    user_folder = user_engines(manifest)
+    user_directories = directories(user_folder)
+    if user_directories and not is_private(user_folder):
+        raise BundleError(
+            f"other users can write the TensorRT engines in {user_folder}: remove it, and run tx-build {bundle}"
+        )
+    return [*user_directories, *(directories(bundle / ENGINES) if trust_engines else ())]
 
 
 def directories(folder: Path) -> list[Path]:
     """Return directories of engines in name order, without hidden ones, which are unfinished builds."""
-    found = folder.glob(f"*/{NAME}")
-    return sorted((path.parent for path in found if not path.parent.name.startswith(".")), key=lambda path: path.name)
+    records = folder.glob(f"*/{NAME}")
+    return sorted((path.parent for path in records if not path.parent.name.startswith(".")), key=lambda path: path.name)
 
 
 def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVersion) -> str | None:
@@ -123,24 +126,24 @@ def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVe
         return f"needs {record.library}, but {library} is installed"
     target = record.gpu
     capabilities = ", ".join(target.compute_capabilities)
-    fits = False
+    is_match = False
     more = ""
-    here = ""
+    detail = ""
     if target.compatibility == "exact":
         if (target.name, target.compute_capabilities) == (gpu.name, (gpu.compute_capability,)):
-            fits = target.multiprocessors == gpu.multiprocessors
+            is_match = target.multiprocessors == gpu.multiprocessors
             more = f" of {target.multiprocessors} multiprocessors"
-            here = f" of {gpu.multiprocessors}"
-        wanted = f"{target.name} ({capabilities}){more}"
+            detail = f" of {gpu.multiprocessors}"
+        requirement = f"{target.name} ({capabilities}){more}"
     elif target.compatibility == "same_compute_capability":
-        fits = gpu.compute_capability in target.compute_capabilities
-        wanted = f"compute capability {capabilities}"
+        is_match = gpu.compute_capability in target.compute_capabilities
+        requirement = f"compute capability {capabilities}"
     else:
-        fits = float(gpu.compute_capability) >= 8
-        wanted = "compute capability 8.0 and later"
-    if fits:
+        is_match = float(gpu.compute_capability) >= 8
+        requirement = "compute capability 8.0 and later"
+    if is_match:
         return None
-    return f"is for {wanted}, but this machine has {gpu}{here}"
+    return f"is for {requirement}, but this machine has {gpu}{detail}"
 
 
 def _version_fits(record: BuildRecord, library: LibraryVersion) -> bool:
@@ -148,6 +151,7 @@ def _version_fits(record: BuildRecord, library: LibraryVersion) -> bool:
         return True
     built = _numbers(record.library.version)
     installed = _numbers(library.version)
+    # NVIDIA promises version compatibility only within a major version, and only for later ones.
     same = record.library.name == library.name and built[0] == installed[0]
     return record.version_compatible and same and installed >= built
 

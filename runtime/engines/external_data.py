@@ -14,7 +14,7 @@ _KEY = 1  # StringStringEntryProto.key
 _VALUE = 2  # StringStringEntryProto.value
 
 
-def moved(model: bytes, location: str, start: int) -> bytes:
+def with_location(model: bytes, location: str, start: int) -> bytes:
     """Return the model with its external data in another file, `start` bytes further back.
 
     Args:
@@ -32,9 +32,9 @@ def moved(model: bytes, location: str, start: int) -> bytes:
         if not entries:
             return message
         entries |= {b"location": location.encode(), b"offset": b"%d" % (start + int(entries.get(b"offset", b"0")))}
-        others = b"".join(whole for number, _, whole in parts if number != _EXTERNAL_DATA)
+        remaining = b"".join(field_bytes for number, _, field_bytes in parts if number != _EXTERNAL_DATA)
         pairs = (field(_KEY, key) + field(_VALUE, value) for key, value in entries.items())
-        return others + b"".join(field(_EXTERNAL_DATA, pair) for pair in pairs)
+        return remaining + b"".join(field(_EXTERNAL_DATA, pair) for pair in pairs)
 
     return _changed(model, _INITIALIZERS, tensor)
 
@@ -44,8 +44,8 @@ def _changed(message: bytes, path: tuple[int, ...], change: Callable[[bytes], by
     if not path:
         return change(message)
     return b"".join(
-        field(number, _changed(value, path[1:], change)) if number == path[0] else whole
-        for number, value, whole in fields(message)
+        field(number, _changed(value, path[1:], change)) if number == path[0] else field_bytes
+        for number, value, field_bytes in fields(message)
     )
 
 

@@ -31,10 +31,10 @@ VARIABLE = "TXPORT_ENGINE_LIBRARY"
 # Folders of a clone in which `make fused` and `make cpp` build the library.
 _BUILT = ("build/cpp/engine", "build/cpp/release")
 _NO_TABLE = "its manifest has no table of parameters (export it again)"
-_HOW = f"install a wheel that has it, run make fused in a clone, or name it by {VARIABLE}"
+_REMEDY = f"install a wheel that has it, run make fused in a clone, or name it by {VARIABLE}"
 
 # Functions of engine.h that return a code, and their arguments.
-_CHECKED: dict[str, tuple[Any, ...]] = {
+_ARGUMENT_TYPES: dict[str, tuple[Any, ...]] = {
     "txport_engine_create": (c_void_p, c_void_p, c_void_p),
     "txport_engine_name": (c_void_p, c_void_p),
     "txport_engine_get_facts": (c_void_p, c_void_p),
@@ -185,10 +185,10 @@ class _Facts(ctypes.Structure):
 
 def find_library() -> Path | None:
     """Return the file of the library: from the environment variable, this package or this clone, in this order."""
-    named = os.environ.get(VARIABLE)
-    if named is not None:
-        if named:
-            return Path(named)
+    path = os.environ.get(VARIABLE)
+    if path is not None:
+        if path:
+            return Path(path)
         return None
     root = Path(__file__).parents[2]
     beside = [Path(__file__).with_name(LIBRARY), *(root / folder / LIBRARY for folder in _BUILT)]
@@ -199,14 +199,14 @@ def missing() -> str | None:
     """Return the reason why there is no library and how to get it, or None if there is one."""
     if find_library() is not None:
         return None
-    return f"{LIBRARY} is not here: {_HOW}"
+    return f"{LIBRARY} is not here: {_REMEDY}"
 
 
 @cache
 def _load(file: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(os.fspath(file))
-        for name, arguments in _CHECKED.items():
+        for name, arguments in _ARGUMENT_TYPES.items():
             function = getattr(library, name)
             function.restype = c_int32
             function.argtypes = arguments
@@ -215,10 +215,11 @@ def _load(file: Path) -> ctypes.CDLL:
             function.restype = result
             function.argtypes = arguments
     except (OSError, AttributeError) as error:
-        raise MissingLibrary(f"{file} cannot be loaded ({error}): {_HOW}") from error
+        raise MissingLibrary(f"{file} cannot be loaded ({error}): {_REMEDY}") from error
     version = library.txport_version().decode()
+    # Structs and functions may differ between versions, and a mismatch would corrupt memory.
     if version != VERSION:
-        raise MissingLibrary(f"{file} is of txport {version}, and this is {VERSION}: {_HOW}")
+        raise MissingLibrary(f"{file} is of txport {version}, and this is {VERSION}: {_REMEDY}")
     return library
 
 
@@ -237,7 +238,7 @@ class NativeEngine:
         bundle: the bundle.
         manifest: its manifest, already checked.
         threads: threads that share the work of a batch; 0 for all cores.
-        many: whether several threads will run batches at once; each batch then uses one thread.
+        concurrent: whether several threads will run batches at once; each batch then uses one thread.
 
     Raises:
         MissingLibrary: the library is missing, or has another version.
@@ -246,12 +247,12 @@ class NativeEngine:
         ResourceError: there is not enough memory.
     """
 
-    def __init__(self, bundle: Files, manifest: Manifest, threads: int = 0, many: bool = False) -> None:
+    def __init__(self, bundle: Files, manifest: Manifest, threads: int = 0, concurrent: bool = False) -> None:
         file = find_library()
         if file is None:
             raise MissingLibrary(f"the fused engine cannot be used: {missing()}")
         self.library = library = _load(file)
-        options = _Options(struct_size=ctypes.sizeof(_Options), threads=threads, many=many)
+        options = _Options(struct_size=ctypes.sizeof(_Options), threads=threads, many=concurrent)
         opened = c_void_p()
         facts = _Facts(struct_size=ctypes.sizeof(_Facts))
         name = c_char_p()
@@ -265,7 +266,7 @@ class NativeEngine:
         self.name = (name.value or b"").decode()
         self.limits = Limits(facts.batch, facts.source, facts.target)
         self.tokens = SpecialTokens(facts.pad, facts.unk, facts.bos, facts.eos)
-        self.ragged = True
+        self.ragged = True  # kernels skip padding, so sentences of all lengths share a batch
         self.restricts = True
         self.recomputes_logits = bool(facts.recomputes_logits)
         self.poll: int = facts.poll

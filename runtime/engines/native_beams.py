@@ -63,19 +63,19 @@ class NativeHypotheses:
 
     def answers(self) -> list[tuple[list[int], list[float], float]]:
         """Return ids, scores of ids and total score of each hypothesis of a finished sentence, the best first."""
-        found: list[tuple[list[int], list[float], float]] = []
+        answers: list[tuple[list[int], list[float], float]] = []
         ids = c_void_p()
         scores = c_void_p()
         count = c_int64()
         score = c_double()
         arguments = byref(ids), byref(scores), byref(count), byref(score)
         while True:
-            check(self._library, self._library.txport_hypotheses_answer(self.handle.value, len(found), *arguments))
+            check(self._library, self._library.txport_hypotheses_answer(self.handle.value, len(answers), *arguments))
             if not count.value:
-                return found
-            made = (c_int64 * count.value).from_address(ids.value or 0)
+                return answers
+            id_array = (c_int64 * count.value).from_address(ids.value or 0)
             parts = (c_double * count.value).from_address(scores.value or 0)
-            found.append(([*made], [*parts], score.value))
+            answers.append(([*id_array], [*parts], score.value))
 
 
 class NativeBeams:
@@ -109,19 +109,19 @@ class NativeBeams:
             **{name: _Ids.of(ids) for name, ids in arrays.items()},
             **numbers,
         )
-        self._library, made = engine.library, c_void_p()
+        self._library, handle = engine.library, c_void_p()
         create = self._library.txport_beam_search_create
-        check(self._library, create(engine.handle.value, byref(settings), byref(made)))
-        self._handle = Handle(made, self._library.txport_beam_search_free)
+        check(self._library, create(engine.handle.value, byref(settings), byref(handle)))
+        self._handle = Handle(handle, self._library.txport_beam_search_free)
 
     def sentence(self, limit: int, min_length: int, prefix: Sequence[int], forced: int) -> NativeHypotheses:
         """Return hypotheses for a new sentence; see `txport.runtime.search.requests.Request`."""
-        ids = np.array(prefix, np.int64)
-        made = c_void_p()
+        ids = np.array(prefix, np.int64)  # a name of its own, since the C struct does not keep the array alive
+        handle = c_void_p()
         fields = _Sentence(ctypes.sizeof(_Sentence), limit, min_length, _Ids.of(ids), forced)
         create = self._library.txport_hypotheses_create
-        check(self._library, create(self._handle.value, byref(fields), byref(made)))
-        return NativeHypotheses(self._library, Handle(made, self._library.txport_hypotheses_free))
+        check(self._library, create(self._handle.value, byref(fields), byref(handle)))
+        return NativeHypotheses(self._library, Handle(handle, self._library.txport_hypotheses_free))
 
     def search(
         self, state: NativeState, sentences: Sequence[NativeHypotheses | None], more: int
@@ -194,7 +194,7 @@ class NativeBeamSearch:
         """Continue the best hypotheses, with further steps in the library, until a sentence ends."""
         assert isinstance(state, NativeState)
         steps, done = self._beams.search(state, [getattr(slot, "hypotheses", None) for slot in slots], self._more)
-        for slot, ended in zip(slots, done, strict=True):
+        for slot, is_done in zip(slots, done, strict=True):
             if slot is not None:
                 slot.length += steps
-                slot.done = ended
+                slot.done = is_done

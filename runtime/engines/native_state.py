@@ -37,8 +37,8 @@ def int64(values: Sequence[int] | Int64) -> Int64:
 
 def same_length(**arrays: npt.NDArray[Any]) -> int:
     """Return the length of parallel arrays. They must have one length, because the library receives only one."""
-    (first, length), *others = ((name, len(array)) for name, array in arrays.items())
-    for name, other in others:
+    (first, length), *remaining = ((name, len(array)) for name, array in arrays.items())
+    for name, other in remaining:
         if other != length:
             raise InputError(f"{name} has {other} elements and {first} {length}: each needs one for the other")
     return length
@@ -88,19 +88,19 @@ class NativeState:
         self, rows: Sequence[int], memory: Handle, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
         """Start new sentences: row `rows[i]` gets encoder output `memory_rows[i]`, bos at position 0, not finished."""
-        here = int64(rows)
-        there = int64(memory_rows)
+        row_array = int64(rows)
+        memory_row_array = int64(memory_rows)
         limits = int64(target_limits)
-        count = same_length(rows=here, memory_rows=there, target_limits=limits)
-        arguments = count, address(here), memory.value, address(there), address(limits)
+        count = same_length(rows=row_array, memory_rows=memory_row_array, target_limits=limits)
+        arguments = count, address(row_array), memory.value, address(memory_row_array), address(limits)
         check(self.library, self.library.txport_state_place(self.handle.value, *arguments))
 
     def restrict(self, rows: Sequence[int], words: Sequence[Int64]) -> None:
         """Restrict each row to its ids in `words`; see `RestrictingState.restrict`."""
-        here = int64(rows)
+        row_array = int64(rows)
         ends = np.cumsum([len(each) for each in words], dtype=np.int64)
         ids = int64(np.concatenate(words))
-        arguments = same_length(rows=here, words=ends), address(here), address(ends), address(ids)
+        arguments = same_length(rows=row_array, words=ends), address(row_array), address(ends), address(ids)
         check(self.library, self.library.txport_state_restrict(self.handle.value, *arguments))
 
     def step(self, count: int = 1) -> None:
@@ -119,42 +119,42 @@ class NativeState:
         """Return the tokens of the first unread group of steps."""
         if not self._unread:
             raise InputError("there is nothing to read: step first")
-        made = []
+        groups = []
         steps = c_int64()
         finished = np.empty(self.rows, np.bool_)
         for _ in range(self._unread.popleft()):
             part = np.empty((MAX_STEPS, self.rows), np.int64)
             arguments = address(part), MAX_STEPS, byref(steps), address(finished)
             check(self.library, self.library.txport_state_read(self.handle.value, *arguments))
-            made.append(part[: steps.value])
-        return StepOutput(made[0] if len(made) == 1 else np.concatenate(made), finished)
+            groups.append(part[: steps.value])
+        return StepOutput(groups[0] if len(groups) == 1 else np.concatenate(groups), finished)
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token and the flag of these rows; see `DecoderState.override`."""
-        here = int64(rows)
+        row_array = int64(rows)
         tokens = int64(token_ids)
         flags = np.ascontiguousarray(finished, np.bool_)
-        count = same_length(rows=here, token_ids=tokens, finished=flags)
-        arguments = count, address(here), address(tokens), address(flags)
+        count = same_length(rows=row_array, token_ids=tokens, finished=flags)
+        arguments = count, address(row_array), address(tokens), address(flags)
         check(self.library, self.library.txport_state_override(self.handle.value, *arguments))
 
     def logits(self, rows: Sequence[int] | None = None) -> Float32:
         """Return float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
-        here = int64(range(self.rows) if rows is None else rows)
-        logits = np.empty((len(here), self._vocabulary), np.float32)
-        arguments = len(here), address(here), address(logits)
+        row_array = int64(range(self.rows) if rows is None else rows)
+        logits = np.empty((len(row_array), self._vocabulary), np.float32)
+        arguments = len(row_array), address(row_array), address(logits)
         check(self.library, self.library.txport_state_logits(self.handle.value, *arguments))
         return logits
 
     def log_probabilities(self, rows: Sequence[int], token_ids: Sequence[int]) -> Float64:
         """Return log-probabilities of tokens at the last step; see `DecoderState.log_probabilities`."""
-        here = int64(rows)
+        row_array = int64(rows)
         tokens = int64(token_ids)
-        count = same_length(rows=here, token_ids=tokens)
-        found = np.empty(count, np.float64)
-        arguments = count, address(here), address(tokens), address(found)
+        count = same_length(rows=row_array, token_ids=tokens)
+        result = np.empty(count, np.float64)
+        arguments = count, address(row_array), address(tokens), address(result)
         check(self.library, self.library.txport_state_log_probabilities(self.handle.value, *arguments))
-        return found
+        return result
 
     def top(self, k: int) -> Top:
         """Return the `k` most likely tokens of each row at the last step; see `DecoderState.top`."""
@@ -168,15 +168,15 @@ class NativeState:
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Let row i continue the hypothesis of row `rows[i]`; see `DecoderState.reorder`."""
-        here = int64(rows)
-        check(self.library, self.library.txport_state_reorder(self.handle.value, len(here), address(here)))
+        row_array = int64(rows)
+        check(self.library, self.library.txport_state_reorder(self.handle.value, len(row_array), address(row_array)))
 
     def resized(self, rows: Sequence[int], target: int) -> "NativeState":
         """Return a new state of these rows, which may repeat; see `DecoderState.resized`."""
-        here = int64(rows)
+        row_array = int64(rows)
         state = c_void_p()
         library = self.library
-        arguments = len(here), address(here), target, byref(state)
+        arguments = len(row_array), address(row_array), target, byref(state)
         check(library, library.txport_state_moved(self.handle.value, *arguments))
         handle = Handle(state, library.txport_state_free)
-        return NativeState(library, handle, (len(here), self.source, target), self._vocabulary)
+        return NativeState(library, handle, (len(row_array), self.source, target), self._vocabulary)

@@ -65,8 +65,14 @@ class OrtBeams(OrtState):
         (candidates,) = (tensor.shape[1] for tensor in steps.graph.outputs if tensor.name == "top_ids")
         assert isinstance(candidates, int)
         outputs = [*TOP_OUTPUTS, *(["logits"] if logits or top > candidates else [])]
-        named = {"batch": batch, "beam": beams, "rows": batch * beams, "target": target, "slots": window * beams}
-        buffers = steps.state({**named, "source": source}, outputs)
+        sizes_by_name = {
+            "batch": batch,
+            "beam": beams,
+            "rows": batch * beams,
+            "target": target,
+            "slots": window * beams,
+        }
+        buffers = steps.state({**sizes_by_name, "source": source}, outputs)
         for name in outputs:
             buffers[name] = buffers[name].reshape(batch, beams, -1)
         buffers["lengths"], buffers["target_limits"] = np.zeros(batch, np.int64), np.ones(batch, np.int64)
@@ -77,9 +83,9 @@ class OrtBeams(OrtState):
         self, rows: Sequence[int], memory: Buffers, memory_rows: Sequence[int], target_limits: Sequence[int]
     ) -> None:
         """Start each new sentence in its first row; its other rows stay finished until `reorder`."""
-        here = [row // self._beams for row in rows]
-        super().place(here, memory, memory_rows, target_limits)
-        self._finished[here, 1:] = True
+        sentences = [row // self._beams for row in rows]
+        super().place(sentences, memory, memory_rows, target_limits)
+        self._finished[sentences, 1:] = True
 
     def step(self, count: int = 1) -> None:
         """Advance every unfinished row by up to `count` tokens."""
@@ -109,12 +115,12 @@ class OrtBeams(OrtState):
     def _advance(self) -> None:
         """Choose the best token of each row and finish rows; plain steps do this in their graphs."""
         tokens = self._steps.tokens
-        made = np.where(self._finished, tokens.pad, self._buffers["top_ids"][:, :, 0])
+        next_ids = np.where(self._finished, tokens.pad, self._buffers["top_ids"][:, :, 0])
         self._positions += ~self._finished.all(axis=1)
         full = self._positions >= self._buffers["target_limits"]
-        self._token_ids[:] = made
-        self._finished |= (made == tokens.eos) | full[:, None]
-        self._made.append(made.reshape(-1))
+        self._token_ids[:] = next_ids
+        self._finished |= (next_ids == tokens.eos) | full[:, None]
+        self._create.append(next_ids.reshape(-1))
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token and the flag of these rows; see `DecoderState.override`."""
@@ -139,13 +145,13 @@ class OrtBeams(OrtState):
         for values in (self._token_ids, self._finished, self._ancestors):
             values[:] = values[self._sentence, order % self._beams]
 
-    def _moved(self, here: list[int], target: int) -> OrtState:
-        if here == list(range(self.rows)):
+    def _resize(self, sources: list[int], target: int) -> OrtState:
+        if sources == list(range(self.rows)):
             self.target = target
             return self
-        sentences = here[:: self._beams]
-        assert here == [row + beam for row in sentences for beam in range(self._beams)], "a part of a sentence"
-        return super()._moved([row // self._beams for row in sentences], target)
+        sentences = sources[:: self._beams]
+        assert sources == [row + beam for row in sentences for beam in range(self._beams)], "a part of a sentence"
+        return super()._resize([row // self._beams for row in sentences], target)
 
     def _allocated(self, count: int, target: int) -> "OrtBeams":
         logits = "logits" in self._buffers

@@ -34,7 +34,7 @@ class OrtProgram:
         manifest: its manifest, already checked.
         lowerings: the decoder steps to try; the first that the installed version loads is used.
         device: owner of the memory and the stream.
-        where: "cuda"; "cpu" is for devices of tests, which use host memory.
+        provider: "cuda"; "cpu" is for devices of tests, which use host memory.
 
     Raises:
         BundleError: ONNX Runtime does not load the graphs.
@@ -45,24 +45,24 @@ class OrtProgram:
     always_logits = False
 
     def __init__(
-        self, bundle: Files, manifest: Manifest, lowerings: Sequence[Lowering], device: Device, where: str = "cuda"
+        self, bundle: Files, manifest: Manifest, lowerings: Sequence[Lowering], device: Device, provider: str = "cuda"
     ) -> None:
         self._device = device
-        self._where = where
+        self._provider = provider
         self._encoder_graph = manifest.encoder
         self.limits: Limits = manifest.limits
-        providers = providers_of(where, user_compute_stream=str(device.stream))
+        providers = providers_of(provider, user_compute_stream=str(device.stream))
         # One thread: the host only launches kernels.
         self._open = partial(open_session, bundle, threads=1, providers=providers)
         self._encoder = self._open(manifest.encoder)
         self.step_graph, self._step = open_step(manifest, lowerings, self._open_step)
         self._beam_graph = manifest.optional_graph("decoder_beams")
-        self.captures = self.captured = where == "cuda"
+        self.captures = self.captured = provider == "cuda"
         self._encoder_runs = CapturedRuns(device)
-        self.name = f"ONNX Runtime {onnxruntime.__version__} on {where}, lowering {self.step_graph.lowering}"
+        self.name = f"ONNX Runtime {onnxruntime.__version__} on {provider}, lowering {self.step_graph.lowering}"
 
     def _open_step(self, graph: Graph) -> Any:
-        if self._where == "cuda":
+        if self._provider == "cuda":
             refuse_unaligned(graph, self.limits)
         return self._open(graph)
 
@@ -96,7 +96,7 @@ class OrtProgram:
             session = self._beam_step
         graph = self.graph_of(sizes.beams)
         assert graph is not None, "a step that the bundle does not have"
-        launch = _bound(session, graph, addresses, sizes.named, self._where)
+        launch = _bound(session, graph, addresses, sizes.named, self._provider)
         for _ in range(_WARM_UP):
             launch()
         self._device.synchronize()
@@ -105,20 +105,22 @@ class OrtProgram:
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
         """Enqueue a run of the encoder; the sizes determine the shapes of the tensors at these addresses."""
         shape = {"batch": batch, "source": width}
-        enqueue = partial(_run_once, self._encoder, self._encoder_graph, addresses, shape, self._where)
+        enqueue = partial(_run_once, self._encoder, self._encoder_graph, addresses, shape, self._provider)
         if self.captures:
             self._encoder_runs.launch((addresses[self._encoder_graph.inputs[0].name], batch, width), enqueue)
         else:
             enqueue()
 
 
-def _run_once(session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int], where: str) -> None:
+def _run_once(
+    session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int], provider: str
+) -> None:
     """Bind a graph's tensors and enqueue one run."""
-    _bound(session, graph, addresses, shape, where)()
+    _bound(session, graph, addresses, shape, provider)()
 
 
 def _bound(
-    session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int], where: str
+    session: Any, graph: Graph, addresses: Mapping[str, int], shape: Mapping[str, int], provider: str
 ) -> Callable[[], None]:
     """Bind a graph to addresses, with sizes by name; return a function that enqueues a run and keeps the session."""
     binding = session.io_binding()
@@ -127,8 +129,8 @@ def _bound(
         for tensor in tensors:
             if tensor.name in addresses:
                 kind = np.dtype(tensor.dtype).type
-                bind(tensor.name, where, 0, kind, tensor.sizes(shape), addresses[tensor.name])
-    if where == "cuda":
+                bind(tensor.name, provider, 0, kind, tensor.sizes(shape), addresses[tensor.name])
+    if provider == "cuda":
         # All work is on one stream, which keeps the order. Only reading results waits.
         options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     return partial(run, session, binding, options)

@@ -14,7 +14,7 @@ from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import Graph, Limits, Lowering
 from txport.runtime.device.capture import WHOLE_DEVICE
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries, missing, no_cuda, why_no_cuda
-from txport.runtime.engines.external_data import moved
+from txport.runtime.engines.external_data import with_location
 from txport.runtime.errors import BundleError, MissingLibrary, ResourceError, TxportError, failure
 from txport.runtime.system import limited
 
@@ -182,8 +182,8 @@ def open_session(
     options.add_session_config_entry("session.load_model_format", "ONNX")  # not by the file's name
     avoid_overflow(options)
     try:
-        checked = checked_graph(files, graph.file)
-        model = _in_archive(files, checked, options) if isinstance(files, Archive) else str(path)
+        graph_bytes = checked_graph(files, graph.file)
+        model = _in_archive(files, graph_bytes, options) if isinstance(files, Archive) else str(path)
         # The fallback of ONNX Runtime is disabled because it prints to standard output.
         kind = onnxruntime.InferenceSession if first == CPU else _GpuSession
         session = kind(model, options, providers=list(providers), enable_fallback=0)
@@ -193,9 +193,9 @@ def open_session(
         raise _not_loaded(path, error) from error
     if session.get_providers()[0] != first:  # ONNX Runtime continues without a provider that it cannot start
         raise no_cuda(why_no_cuda())
-    for given, listed in ((session.get_inputs(), graph.inputs), (session.get_outputs(), graph.outputs)):
-        found = {(tensor.name, tensor.type, tuple(tensor.shape)) for tensor in given}
-        if found != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in listed}:
+    for actual, expected in ((session.get_inputs(), graph.inputs), (session.get_outputs(), graph.outputs)):
+        signatures = {(tensor.name, tensor.type, tuple(tensor.shape)) for tensor in actual}
+        if signatures != {(tensor.name, f"tensor({_TYPES[tensor.dtype]})", tensor.shape) for tensor in expected}:
             raise BundleError(f"{path} has other inputs or outputs than the manifest: export the bundle again")
     return session
 
@@ -234,7 +234,7 @@ def _in_archive(archive: Archive, model: bytes, options: Any) -> bytes:
     path = archive.path
     if path is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-        return moved(model, path.name, archive.span(WEIGHTS)[0])
+        return with_location(model, path.name, archive.span(WEIGHTS)[0])
     if not hasattr(options, "add_external_initializers_from_files_in_memory"):
         raise MissingLibrary(
             f"ONNX Runtime {onnxruntime.__version__} opens no bundle in memory: install a newer one, or give its file"
@@ -247,10 +247,10 @@ def _in_archive(archive: Archive, model: bytes, options: Any) -> bytes:
 def _not_loaded(path: File, error: Exception) -> TxportError:
     """Return the error for a session that does not open: a missing provider, too little memory or a damaged graph."""
     reason = reason_of(error)
-    found = failure(f"ONNX Runtime {onnxruntime.__version__} does not load {path}: {reason}", BundleError)
-    if re.match(r"CU\w+ failure", reason) and not isinstance(found, ResourceError):
+    translated = failure(f"ONNX Runtime {onnxruntime.__version__} does not load {path}: {reason}", BundleError)
+    if re.match(r"CU\w+ failure", reason) and not isinstance(translated, ResourceError):
         return no_cuda(why_no_cuda(reason))
-    return found
+    return translated
 
 
 def _has_vnni() -> bool:

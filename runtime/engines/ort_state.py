@@ -41,10 +41,10 @@ class OrtSteps:
 
     def state(self, sizes: dict[str, int], outputs: Sequence[str]) -> Buffers:
         """Return the buffers of a state, filled with 0. Cross-attention is added with the first sentences."""
-        own = [tensor for tensor in self.graph.inputs if not is_cross(tensor.name)]
-        own += [tensor for tensor in self.graph.outputs if tensor.name in outputs]
+        buffers = [tensor for tensor in self.graph.inputs if not is_cross(tensor.name)]
+        buffers += [tensor for tensor in self.graph.outputs if tensor.name in outputs]
         with enough_memory(sizes["batch"], sizes["target"]):
-            return zeros(own, sizes)
+            return zeros(buffers, sizes)
 
     def cross(self, rows: int, source: int) -> Buffers:
         """Return cross-attention keys, values, bias and ids for `rows` sentences of `source` tokens, filled with 0."""
@@ -77,7 +77,7 @@ class OrtState(DecoderState):
         # cross-attention, so it need not be copied between them.
         self._sentences = np.zeros(self._batch, np.int64)
         self._placed = 0
-        self._made: list[Int64] = []
+        self._unread_steps: list[Int64] = []
         self.binding = steps.session.io_binding()
         self._bind()
 
@@ -110,18 +110,18 @@ class OrtState(DecoderState):
 
         Caches of earlier sentences are set to 0. They are masked, but a NaN in them would pass the mask.
         """
-        here = list(rows)
-        self._sentences[here] = np.arange(len(here)) + self._placed + 1
-        self._placed += len(here)
+        row_list = list(rows)
+        self._sentences[row_list] = np.arange(len(row_list)) + self._placed + 1
+        self._placed += len(row_list)
         if not self._clean:
-            self._clear(here)
-        fits = memory["cross_bias"].shape == (self._batch, 1, 1, self.source)
-        if fits and here == list(memory_rows) == list(range(self._batch)):
+            self._clear(row_list)
+        has_same_shape = memory["cross_bias"].shape == (self._batch, 1, 1, self.source)
+        if has_same_shape and row_list == list(memory_rows) == list(range(self._batch)):
             self._take_over(memory)
         else:
-            self._copy(here, memory, memory_rows)
-        self._token_ids[here], self._positions[here] = self._steps.tokens.bos, 0
-        self._finished[here], self._buffers["target_limits"][here] = False, target_limits
+            self._copy(row_list, memory, memory_rows)
+        self._token_ids[row_list], self._positions[row_list] = self._steps.tokens.bos, 0
+        self._finished[row_list], self._buffers["target_limits"][row_list] = False, target_limits
 
     def _clear(self, rows: list[int]) -> None:
         for row in rows:
@@ -156,23 +156,23 @@ class OrtState(DecoderState):
         self._clean = False
         for _ in range(count):
             run(self._steps.session, self.binding)
-            self._made.append(self._token_ids.copy())
+            self._unread_steps.append(self._token_ids.copy())
 
     def read(self) -> StepOutput:
         """Return the tokens of the steps since the last `read`."""
-        if len(self._made) > 1:
-            made = np.stack(self._made)
+        if len(self._unread_steps) > 1:
+            token_ids = np.stack(self._unread_steps)
         else:
-            made = self._made[0][None]
-        self._made = []
-        return StepOutput(made, self._finished.ravel().copy())
+            token_ids = self._unread_steps[0][None]
+        self._unread_steps = []
+        return StepOutput(token_ids, self._finished.ravel().copy())
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token and the flag of these rows; see `DecoderState.override`."""
-        here = list(rows)
+        row_list = list(rows)
         flags = np.array(finished, bool)
-        self._positions[here] += self._finished[here].astype(np.int64) - flags
-        self._token_ids[here], self._finished[here] = token_ids, flags
+        self._positions[row_list] += self._finished[row_list].astype(np.int64) - flags
+        self._token_ids[row_list], self._finished[row_list] = token_ids, flags
 
     def logits(self, rows: Sequence[int] | None = None) -> Float32:
         """Return float32 `[len(rows), target_vocabulary]` of the last step; see `DecoderState.logits`."""
@@ -184,24 +184,24 @@ class OrtState(DecoderState):
 
     def resized(self, rows: Sequence[int], target: int) -> "OrtState":
         """Return a new state of these rows, which may repeat; see `DecoderState.resized`."""
-        return self._moved(list(rows), target)
+        return self._resize(list(rows), target)
 
-    def _moved(self, here: list[int], target: int) -> "OrtState":
-        if here == list(range(self._batch)):
+    def _resize(self, sources: list[int], target: int) -> "OrtState":
+        if sources == list(range(self._batch)):
             if target == self.target:
                 return self
-            return self._copied(here, target)
-        if len(here) > self._batch:
-            return self._copied(here, target)
-        state = self._in_front(here)
+            return self._copied(sources, target)
+        if len(sources) > self._batch:
+            return self._copied(sources, target)
+        state = self._in_front(sources)
         if target == self.target:
             return state
         return state._copied(list(range(state._batch)), target)
 
-    def _in_front(self, here: list[int]) -> "OrtState":
+    def _in_front(self, sources: list[int]) -> "OrtState":
         """Return a state of these rows, moved to the front of the same buffers without an allocation."""
-        self._gather(here)
-        count = len(here)
+        self._gather(sources)
+        count = len(sources)
         front = {name: buffer if name in CONSTANTS else buffer[:count] for name, buffer in self._buffers.items()}
         new = type(self)(self._steps, front, (count, self.source, self.target), self._beams)
         new._clean = self._clean
@@ -209,18 +209,20 @@ class OrtState(DecoderState):
         new._placed = self._placed
         return new
 
-    def _gather(self, here: list[int]) -> None:
+    def _gather(self, sources: list[int]) -> None:
         """Copy these rows to the first rows of the same buffers.
 
         Values of an earlier, longer sentence are overwritten as well: see `place`.
         """
-        to = [index for index, row in enumerate(here) if index != row]
-        of = [here[index] for index in to]
+        to = [index for index, row in enumerate(sources) if index != row]
+        of = [sources[index] for index in to]
         if not to:
             return
         used = self._used([*to, *of])
-        others = [pair for pair in zip(to, of, strict=True) if self._sentences[pair[0]] != self._sentences[pair[1]]]
-        cross_to, cross_of = map(list, zip(*others, strict=True)) if others else ([], [])
+        cross_pairs = [
+            pair for pair in zip(to, of, strict=True) if self._sentences[pair[0]] != self._sentences[pair[1]]
+        ]
+        cross_to, cross_of = map(list, zip(*cross_pairs, strict=True)) if cross_pairs else ([], [])
         for name, buffer in self._buffers.items():
             if is_cache(name):
                 buffer[to, :, :used] = buffer[of, :, :used]
@@ -234,23 +236,23 @@ class OrtState(DecoderState):
         """Return a new state of this number of entries, with the same outputs."""
         return self.allocated(self._steps, count, self.source, target, logits="logits" in self._buffers)
 
-    def _copied(self, here: list[int], target: int) -> "OrtState":
+    def _copied(self, sources: list[int], target: int) -> "OrtState":
         """Return these rows in new buffers. If they are all rows in order, cross-attention is not copied."""
-        new = self._allocated(len(here), target)
-        of: slice | list[int] = here
-        if here == list(range(self._batch)):
-            of = slice(None)  # with a list of rows, numpy would make a temporary copy
+        new = self._allocated(len(sources), target)
+        selected: slice | list[int] = sources
+        if sources == list(range(self._batch)):
+            selected = slice(None)  # with a list of rows, numpy would make a temporary copy
             new._take_over(self._buffers)
         elif "cross_bias" in self._buffers:
-            new._take_over(self._steps.cross(len(here), self.source))
+            new._take_over(self._steps.cross(len(sources), self.source))
         used = min(self._used(slice(None)), min(self.target, target) * self._beams)
         for name, buffer in self._buffers.items():
             if is_cache(name):
-                new._buffers[name][:, :, :used] = buffer[of, :, :used]
-            elif name in STATE or (is_cross(name) and not isinstance(of, slice)):
-                new._buffers[name][:] = buffer[of]
+                new._buffers[name][:, :, :used] = buffer[selected, :, :used]
+            elif name in STATE or (is_cross(name) and not isinstance(selected, slice)):
+                new._buffers[name][:] = buffer[selected]
         new._clean = self._clean
-        new._sentences = self._sentences[of].copy()
+        new._sentences = self._sentences[selected].copy()
         new._placed = self._placed
         return new
 

@@ -35,13 +35,13 @@ class Reading:
     Attributes:
         log_probabilities: float32 `[t]`, for each id of the translation.
         cross: float32 `[layers, heads, t, s]`, cross-attention; None if it was not requested.
-        own: float32 `[layers, heads, t, t]`, self-attention; None if it was not requested. Columns are bos and all ids
+        self_attention: float32 `[layers, heads, t, t]`; None if it was not requested. Columns are bos and all ids
             except the last one.
     """
 
     log_probabilities: Float32
     cross: Float32 | None
-    own: Float32 | None
+    self_attention: Float32 | None
 
 
 class TeacherForcing:
@@ -67,14 +67,14 @@ class TeacherForcing:
         self._lock = threading.Lock()
 
     def read(
-        self, sources: Sequence[Source], targets: Sequence[Ids], *, cross: bool = False, own: bool = False
+        self, sources: Sequence[Source], targets: Sequence[Ids], *, cross: bool = False, self_attention: bool = False
     ) -> Iterator[tuple[int, Reading]]:
         """Yield the reading of each translation with its index, in the order of computation.
 
         Args:
             sources: source ids or vectors, as for an engine: each 1 to `Limits.source`.
             targets: their translations without bos, each 1 to `Limits.target`.
-            cross, own: whether to return cross-attention and self-attention.
+            cross, self_attention: whether to return cross-attention and self-attention.
 
         Raises:
             BundleError: the bundle has no such graph.
@@ -85,22 +85,22 @@ class TeacherForcing:
         maps = model.decoder_layers * model.heads
 
         def numbers(source: int, target: int) -> int:
-            return target * max(model.target_vocabulary, maps * max(source * cross, target * own))
+            return target * max(model.target_vocabulary, maps * max(source * cross, target * self_attention))
 
-        wanted = ["log_probabilities"] + ["cross_attention"] * cross + ["self_attention"] * own
+        output_names = ["log_probabilities"] + ["cross_attention"] * cross + ["self_attention"] * self_attention
         for rows in self._batches(sources, targets, numbers):
             ids, lengths = padded([targets[row] for row in rows], self._manifest.tokens.pad)
             feed = {**self._encode([sources[row] for row in rows]), "target_ids": ids, "target_lengths": lengths}
-            found = self._run(graph, feed, wanted)
+            outputs = self._run(graph, feed, output_names)
             for index, row in enumerate(rows):
                 s = len(sources[row])
                 t = len(targets[row])
                 yield (
                     row,
                     Reading(
-                        found["log_probabilities"][index, :t],
-                        found["cross_attention"][:, index, :, :t, :s] if cross else None,
-                        found["self_attention"][:, index, :, :t, :t] if own else None,
+                        outputs["log_probabilities"][index, :t],
+                        outputs["cross_attention"][:, index, :, :t, :s] if cross else None,
+                        outputs["self_attention"][:, index, :, :t, :t] if self_attention else None,
                     ),
                 )
 
@@ -120,22 +120,24 @@ class TeacherForcing:
         graph = self.graph("encoder_attention")
         for rows in self._batches(sources, sources, numbers):
             read, lengths = padded([sources[row] for row in rows], self._manifest.tokens.pad)
-            found = self._run(graph, {self._source: read, "source_lengths": lengths}, [output])[output]
+            result = self._run(graph, {self._source: read, "source_lengths": lengths}, [output])[output]
             for index, row in enumerate(rows):
                 s = len(sources[row])
-                yield row, found[index, :s] if output == "memory" else found[:, index, :, :s, :s]
+                yield row, result[index, :s] if output == "memory" else result[:, index, :, :s, :s]
 
     def _batches(
         self, sources: Sequence[Source], targets: Sequence[Source], numbers: Callable[[int, int], int]
     ) -> Iterator[list[int]]:
         """Yield batches of sentences with similar lengths, the longest first, up to `MAX_NUMBERS` elements each."""
         order = sorted(range(len(sources)), key=lambda row: (-len(targets[row]), -len(sources[row])))
-        most = self._manifest.limits.batch
+        maximum = self._manifest.limits.batch
         rows = list[int]()
         source = 0
         for row in order:
             longest = max(source, len(sources[row]))
-            if rows and (len(rows) == most or (len(rows) + 1) * numbers(longest, len(targets[rows[0]])) > MAX_NUMBERS):
+            if rows and (
+                len(rows) == maximum or (len(rows) + 1) * numbers(longest, len(targets[rows[0]])) > MAX_NUMBERS
+            ):
                 yield rows
                 rows = []
                 longest = len(sources[row])
@@ -151,8 +153,8 @@ class TeacherForcing:
             return self._engine.encode(read, lengths)
         graph = self._manifest.encoder
         inputs = {tensor.name for tensor in self.graph("decoder").inputs}
-        wanted = [tensor.name for tensor in graph.outputs if tensor.name in inputs]
-        return self._run(graph, {self._source: read, "source_lengths": lengths}, wanted)
+        output_names = [tensor.name for tensor in graph.outputs if tensor.name in inputs]
+        return self._run(graph, {self._source: read, "source_lengths": lengths}, output_names)
 
     def graph(self, role: OptionalRole) -> Graph:
         """Return the graph of a role.
@@ -162,15 +164,15 @@ class TeacherForcing:
         """
         return graph_of(self._bundle, self._manifest, role)
 
-    def _run(self, graph: Graph, feed: Mapping[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
+    def _run(self, graph: Graph, feed: Mapping[str, Array], output_names: Sequence[str]) -> dict[str, Array]:
         session = self._session(graph)
         options = onnxruntime.RunOptions()
         options.only_execute_path_to_fetches = True
         try:
-            found = session.run(list(wanted), dict(feed), options)
+            outputs = session.run(list(output_names), dict(feed), options)
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise failure(f"ONNX Runtime failed: {reason_of(error)}") from error
-        return dict(zip(wanted, found, strict=True))
+        return dict(zip(output_names, outputs, strict=True))
 
     def _session(self, graph: Graph) -> Any:
         with self._lock:

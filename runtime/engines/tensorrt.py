@@ -97,7 +97,7 @@ class TensorRt:
             EngineError: the library cannot use this GPU or its driver.
         """
         self.messages.clear()
-        return self._made("cannot build engines", self.module.Builder, self.logger)
+        return self._create("cannot build engines", self.module.Builder, self.logger)
 
     def new_parser(self, network: Any) -> Any:
         """Return a parser of ONNX files into a network.
@@ -105,9 +105,9 @@ class TensorRt:
         Raises:
             EngineError: the library is installed without its parser.
         """
-        return self._made("cannot read ONNX files", self.module.OnnxParser, network, self.logger)
+        return self._create("cannot read ONNX files", self.module.OnnxParser, network, self.logger)
 
-    def _made(self, fault: str, make: Callable[..., Any], *arguments: Any) -> Any:
+    def _create(self, fault: str, make: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return make(*arguments)
         except TypeError as error:  # the bindings raise this if the library returns a null pointer
@@ -163,8 +163,8 @@ class TensorRt:
             half = self._is_half(layer, kind, {types.get(name) for name in read})
             of_weights = weights.issuperset(read)  # also for the weights themselves, which have no inputs
             for index, tensor in enumerate(map(layer.get_output, range(layer.num_outputs))):
-                said = self.type_name(tensor.dtype)
-                types[tensor.name] = "float16" if half and said == "float32" else said
+                type_name = self.type_name(tensor.dtype)
+                types[tensor.name] = "float16" if half and type_name == "float32" else type_name
                 if of_weights:
                     weights.add(tensor.name)
                 elif types[tensor.name] == "float32" and kind != "CAST":  # the type of a cast is explicit
@@ -203,14 +203,16 @@ class TensorRt:
                     f"{self.library} builds for named compute capabilities and its own version only: leave "
                     "--hardware-compatible and --version-compatible out and use --compute-capability"
                 )
-            known = self.module.ComputeCapability
+            supported = self.module.ComputeCapability
             config.num_compute_capabilities = len(capabilities)
             for index, capability in enumerate(capabilities):
                 name = "SM" + capability.replace(".", "")
-                if not hasattr(known, name):
-                    names = ", ".join(f"{n[2:-1]}.{n[-1]}" for n in sorted(dir(known), key=len) if n.startswith("SM"))
+                if not hasattr(supported, name):
+                    names = ", ".join(
+                        f"{n[2:-1]}.{n[-1]}" for n in sorted(dir(supported), key=len) if n.startswith("SM")
+                    )
                     raise InputError(f"{self.library} does not build for compute capability {capability}, only {names}")
-                config.set_compute_capability(getattr(known, name), index)
+                config.set_compute_capability(getattr(supported, name), index)
         if ampere_plus:
             config.hardware_compatibility_level = self.module.HardwareCompatibilityLevel.AMPERE_PLUS
         if version_compatible:
@@ -232,7 +234,7 @@ class TensorRt:
         Raises:
             EngineError: the library cannot use this GPU or its driver.
         """
-        runtime = self._made("cannot run engines", self.module.Runtime, self.logger)
+        runtime = self._create("cannot run engines", self.module.Runtime, self.logger)
         if version_compatible:
             runtime.engine_host_code_allowed = True
         return runtime, runtime.deserialize_cuda_engine(data)
@@ -300,19 +302,19 @@ def find_tensorrt(name: LibraryName | None = None) -> TensorRt:
     for library in _MODULES if name is None else (name,):
         for module in _MODULES[library]:
             try:
-                found = importlib.import_module(module)
+                imported = importlib.import_module(module)
             except ModuleNotFoundError:
                 continue
             except (ImportError, OSError) as error:
                 raise MissingLibrary(f"{module} is installed but does not load: {error}") from error
-            return _opened(module, LibraryVersion(library, found.__version__))
+            return _opened(module, LibraryVersion(library, imported.__version__))
     if name is None:
-        wanted = "TensorRT"
+        library_name = "TensorRT"
     else:
-        wanted = name
+        library_name = name
     raise MissingLibrary(
-        f"{wanted} is not installed: pip install tensorrt (from NVIDIA's index), JetPack's python3-libnvinfer, or "
-        "pip install tensorrt-rtx-cu13-libs tensorrt-rtx-cu13-bindings"
+        f"{library_name} is not installed: pip install tensorrt (from NVIDIA's index), JetPack's python3-libnvinfer, "
+        "or pip install tensorrt-rtx-cu13-libs tensorrt-rtx-cu13-bindings"
     )
 
 

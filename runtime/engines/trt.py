@@ -115,7 +115,7 @@ class TrtProgram:
     def _bound_aside(self, context: "_Context", addresses: Mapping[str, int], sizes: StepSizes) -> Callable[[], None]:
         """Return a step that writes its state to separate memory and copies it to the inputs of the next step."""
         block = state_block(sizes.rows, self.id_type)
-        aside = {made: self._aside + block.offsets[name] for name, made in self.step_graph.aliases if name in STATE}
+        aside = {output: self._aside + block.offsets[name] for name, output in self.step_graph.aliases if name in STATE}
         state = Buffer(addresses[STATE[0]])
         size = block.offsets[STATE[-1]] + sizes.rows
         assert all(addresses[name] == state.address + block.offsets[name] for name in STATE)
@@ -129,22 +129,22 @@ class TrtProgram:
 
     def encode(self, addresses: Mapping[str, int], batch: int, width: int) -> None:
         """Enqueue a run of the encoder."""
-        context = next(context for most, context in self._encoders if most >= batch)
+        context = next(context for max_rows, context in self._encoders if max_rows >= batch)
         self._bind(context, self._encoder_graph, addresses, {"batch": batch, "source": width})
         self._enqueue(context)
 
     def _allocate(self, engines: list[Any]) -> None:
         """Allocate the memory that all contexts share, for temporaries and for the new state of a step."""
         self._scratch_bytes = max(self._tensorrt.scratch_bytes(engine) for engine in engines)
-        most = max(rows for rows, _ in self._steps[1])
-        begin = -(-self._scratch_bytes // ALIGNMENT) * ALIGNMENT
+        max_rows = max(rows for rows, _ in self._steps[1])
+        aligned_size = -(-self._scratch_bytes // ALIGNMENT) * ALIGNMENT
         try:
-            self._scratch = self._device.allocate(begin + state_block(most, self.id_type).size)
+            self._scratch = self._device.allocate(aligned_size + state_block(max_rows, self.id_type).size)
         except ResourceError as error:
             raise ResourceError(
                 f"{error} for the engines' temporaries: run tx-build again with a smaller --max-batch"
             ) from error
-        self._aside = self._scratch + begin
+        self._aside = self._scratch + aligned_size
 
     def _open(self, directory: Path, file: EngineFile, version_compatible: bool, graph: Graph) -> Any:
         path = directory / file.file
@@ -161,10 +161,10 @@ class TrtProgram:
         """Check that an engine has exactly the tensors of the graph, since unknown outputs cannot be bound."""
         types = {"int64": self.id_type}
         expected = {tensor.name: types.get(tensor.dtype, tensor.dtype) for tensor in (*graph.inputs, *graph.outputs)}
-        found = {name: self._tensorrt.type_name(engine.get_tensor_dtype(name)) for name in _names(engine)}
+        actual = {name: self._tensorrt.type_name(engine.get_tensor_dtype(name)) for name in _names(engine)}
         outputs = {tensor.name for tensor in graph.outputs if not tensor.optional or tensor.name in OPTIONAL_OUTPUTS}
         inputs = {tensor.name for tensor in graph.inputs}
-        if not (found.items() <= expected.items() and outputs <= found.keys() <= outputs | inputs):
+        if not (actual.items() <= expected.items() and outputs <= actual.keys() <= outputs | inputs):
             raise BundleError(f"{path} has other inputs or outputs than the manifest: run tx-build again")
 
     def _context(self, engine: Any, profile: int) -> "_Context":
@@ -225,14 +225,14 @@ def smallest_bucket(buckets: Mapping[tuple[int, int], Any], rows: int, target: i
     Raises:
         BundleError: no bucket has room.
     """
-    found = [bucket for bucket in buckets if bucket[0] >= rows and bucket[1] >= target]
-    if not found:
-        most = ", ".join(f"{batch} rows of {length}" for batch, length in sorted(buckets))
+    suitable = [bucket for bucket in buckets if bucket[0] >= rows and bucket[1] >= target]
+    if not suitable:
+        available = ", ".join(f"{batch} rows of {length}" for batch, length in sorted(buckets))
         raise BundleError(
-            f"the engines have no profile for {rows} rows of {target} target tokens, only for {most}: "
+            f"the engines have no profile for {rows} rows of {target} target tokens, only for {available}: "
             "run tx-build again with larger --batch-buckets and --target-buckets"
         )
-    return min(found)
+    return min(suitable)
 
 
 def limits_of(record: BuildRecord) -> Limits:

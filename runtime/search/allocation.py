@@ -21,7 +21,7 @@ def allocate(engine: Engine, sizes: tuple[int, int, int, int], logits: bool, top
     def state(sentences: int, width: int) -> DecoderState:
         return engine.allocate(sentences * width, source, target, logits=logits, top=top, beams=width)
 
-    def fits(sentences: int, width: int) -> bool:
+    def has_memory(sentences: int, width: int) -> bool:
         try:
             state(sentences, width)
         except ResourceError:
@@ -31,18 +31,18 @@ def allocate(engine: Engine, sizes: tuple[int, int, int, int], logits: bool, top
     try:
         return state(sentences, width)
     except ResourceError as error:
-        less = [(count, width) for count in _halves(sentences)] + [(1, count) for count in _halves(width)]
+        smaller_sizes = [(count, width) for count in _halves(sentences)] + [(1, count) for count in _halves(width)]
         if width > 1:
-            fitting = next((each for each in less if fits(*each)), None)
+            fitting_size = next((each for each in smaller_sizes if has_memory(*each)), None)
         else:
-            fitting = None
-        if fitting is None:
+            fitting_size = None
+        if fitting_size is None:
             raise
-        if fitting[1] == width:
-            way = f"batch {fitting[0]}"
+        if fitting_size[1] == width:
+            remedy = f"batch {fitting_size[0]}"
         else:
-            way = f"beam or n_best {fitting[1]}"
-        message = f"there is not enough memory for {sentences} sentences of {width} rows each: {way} fits"
+            remedy = f"beam or n_best {fitting_size[1]}"
+        message = f"there is not enough memory for {sentences} sentences of {width} rows each: {remedy} fits"
         raise ResourceError(message) from error
 
 

@@ -46,11 +46,11 @@ class BeamSlot(Slot):
 
     Attributes:
         running: hypotheses that continue, one for each of the first rows.
-        ended: at most `Search.beam` (times the patience) finished hypotheses, by descending score.
+        finished: at most `Search.beam` (times the patience) finished hypotheses, by descending score.
     """
 
     running: list[_Running] = field(default_factory=lambda: [_Running([], [], 0.0)])
-    ended: list[Hypothesis] = field(default_factory=list)
+    finished: list[Hypothesis] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +91,7 @@ class BeamSlot(Slot):
         ending: list[_Running] = []
         for rank, candidate in enumerate(candidates):
             if at_limit or candidate.token in ends:
-                if rank < beam:
+                if rank < beam:  # as in Hugging Face: an end below the best `beam` candidates is dropped
                     ending.append(self._continued(candidate))
             elif len(continuing) < beam:
                 continuing.append(candidate)
@@ -109,14 +109,14 @@ class BeamSlot(Slot):
     def _end(self, ending: Sequence[_Running]) -> None:
         count = max(1, self.length - self._uncounted)
         penalty: float = count**self.request.search.length_penalty
-        self.ended += [Hypothesis(each.ids, each.scores, each.total / penalty) for each in ending]
-        self.ended.sort(key=_score, reverse=True)  # a stable sort: of equal scores, the hypothesis that ended first
-        del self.ended[self._max_finished :]
+        self.finished += [Hypothesis(each.ids, each.scores, each.total / penalty) for each in ending]
+        self.finished.sort(key=_score, reverse=True)  # a stable sort: of equal scores, the hypothesis that ended first
+        del self.finished[self._max_finished :]
 
     def _should_stop(self) -> bool:
         """Return whether the search stops at this step, according to `Search.early_stopping`."""
         search = self.request.search
-        if len(self.ended) < self._max_finished:
+        if len(self.finished) < self._max_finished:
             return False
         if search.early_stopping is True:
             return True
@@ -124,11 +124,11 @@ class BeamSlot(Slot):
         if search.early_stopping == "never" and search.length_penalty > 0:
             length = self.limit - self._uncounted
         possible: float = self.running[0].total / max(1, length) ** search.length_penalty
-        return possible <= _score(self.ended[-1])
+        return possible <= _score(self.finished[-1])
 
     def result(self) -> Result:
         """Return the best hypotheses that ended."""
-        best = self.ended[: self.request.search.n_best]
+        best = self.finished[: self.request.search.n_best]
         if not self.request.scores:
             best = [replace(hypothesis, scores=None) for hypothesis in best]
         return Result(self.index, best)
@@ -192,12 +192,12 @@ class BeamSearch:
     def _candidates(self, state: DecoderState, slots: Sequence[Slot | None]) -> dict[int, list[Candidate]]:
         """Return the best continuations of each active slot, by descending total."""
         active = {index: slot for index, slot in enumerate(slots) if isinstance(slot, BeamSlot)}
-        begun = {index: slot for index, slot in active.items() if slot.length >= len(slot.request.prefix)}
-        if not begun:
+        past_prefix = {index: slot for index, slot in active.items() if slot.length >= len(slot.request.prefix)}
+        if not past_prefix:
             return {index: [] for index in active}
-        ids, scores = self._scored(state, begun)
+        ids, scores = self._scored(state, past_prefix)
         totals = np.full(ids.shape, -np.inf)
-        for index, slot in begun.items():
+        for index, slot in past_prefix.items():
             rows = slice(index * self.rows, index * self.rows + len(slot.running))
             totals[rows] = np.array([hypothesis.total for hypothesis in slot.running])[:, None] + scores[rows]
         k = ids.shape[1]
@@ -205,14 +205,14 @@ class BeamSearch:
         best = np.argsort(-flat, axis=1, kind="stable")[:, : self._candidate_count]
 
         def of_slot(index: int) -> list[Candidate]:
-            places = best[index]
-            rows = index * self.rows + places // k
-            columns = places % k
-            fields = flat[index, places], places // k, ids[rows, columns], scores[rows, columns]
+            positions = best[index]
+            rows = index * self.rows + positions // k
+            columns = positions % k
+            fields = flat[index, positions], positions // k, ids[rows, columns], scores[rows, columns]
             candidates = map(Candidate, *(field.tolist() for field in fields))
             return [candidate for candidate in candidates if candidate.total > -np.inf]
 
-        return {index: of_slot(index) if index in begun else [] for index in active}
+        return {index: of_slot(index) if index in past_prefix else [] for index in active}
 
     def _scored(self, state: DecoderState, slots: Mapping[int, BeamSlot]) -> tuple[Int64, Float64]:
         """Return ids `[rows, k]` and log-probabilities `[rows, k]` of the best tokens; undefined for empty rows."""
@@ -238,12 +238,12 @@ class BeamSearch:
 
     def _ruled(self, logits: Float32, generated: Sequence[int], slot: BeamSlot) -> tuple[Int64, Float64]:
         """Return ids `[k]` and log-probabilities `[k]` of the best tokens after the rules; -inf for forbidden ones."""
-        changed = log_softmax(logits)
-        self._constraints.apply(changed, generated, slot.request)
+        log_probabilities = log_softmax(logits)
+        self._constraints.apply(log_probabilities, generated, slot.request)
         if self._renormalize:
-            changed = log_softmax(changed)
-        best = best_ids(changed, self.top)
-        return best, changed[best]
+            log_probabilities = log_softmax(log_probabilities)
+        best = best_ids(log_probabilities, self.top)
+        return best, log_probabilities[best]
 
 
 def candidate_count(search: Search, constraints: Constraints) -> int:

@@ -64,26 +64,26 @@ class Forks:
         order = list(range(state.rows))
         forked = [(index * self.rows, slot) for index, slot in enumerate(slots) if isinstance(slot, ForkedSlot)]
         # For each row: the row itself, the row whose logits it continues, the token, and its answer or common prefix.
-        made = self._continued(state, forked, token_ids[0])
+        continuations = self._continued(state, forked, token_ids[0])
         for first, slot in forked:
             if slot.answers:
                 continue
             if slot.length < len(slot.request.prefix):
-                made.append((first, first, int(slot.request.prefix[slot.length]), slot))
+                continuations.append((first, first, int(slot.request.prefix[slot.length]), slot))
                 continue
             for number, token in enumerate(self._fork(state, first, slot)):
                 answer = Slot(slot.index, slot.request, slot.limit, slot.length, [*slot.ids], [*slot.scores])
                 slot.answers.append(answer)
                 order[first + number] = first
-                made.append((first + number, first, token, answer))
-        self._extend(state, made)
+                continuations.append((first + number, first, token, answer))
+        self._extend(state, continuations)
         for _, slot in forked:
             if slot.answers:
                 slot.length += 1
                 slot.done = all(answer.done for answer in slot.answers)
         if order != list(range(state.rows)):
             state.reorder(order)
-        overrides = [(row, self._pad if answer.done else token, answer.done) for row, _, token, answer in made]
+        overrides = [(row, self._pad if answer.done else token, answer.done) for row, _, token, answer in continuations]
         state.override(*map(list, zip(*overrides, strict=True)))
 
     def _continued(
@@ -97,34 +97,34 @@ class Forks:
             if not answer.done
         }
         if self._sampling is None:
-            chosen = self._greedy.tokens(state, {row: answer for row, (_, answer) in answers.items()}, token_ids)
+            next_tokens = self._greedy.tokens(state, {row: answer for row, (_, answer) in answers.items()}, token_ids)
         else:
             logits = state.logits()
-            chosen = {row: self._drawn(logits[row], answer, number) for row, (number, answer) in answers.items()}
-        return [(row, row, token, answers[row][1]) for row, token in chosen.items()]
+            next_tokens = {row: self._sample(logits[row], answer, number) for row, (number, answer) in answers.items()}
+        return [(row, row, token, answers[row][1]) for row, token in next_tokens.items()]
 
-    def _extend(self, state: DecoderState, made: Sequence[tuple[int, int, int, Slot]]) -> None:
+    def _extend(self, state: DecoderState, continuations: Sequence[tuple[int, int, int, Slot]]) -> None:
         """Append the tokens and their scores to their answers."""
-        scored = [each for each in made if each[3].request.scores]
+        scored = [each for each in continuations if each[3].request.scores]
         if scored:
             scores = state.log_probabilities([row for _, row, _, _ in scored], [token for _, _, token, _ in scored])
             for (_, _, _, answer), score in zip(scored, scores.tolist(), strict=True):
                 answer.scores.append(score)
-        for _, _, token, answer in made:
+        for _, _, token, answer in continuations:
             answer.extend([token], self._constraints.ends)
 
     def _fork(self, state: DecoderState, row: int, slot: ForkedSlot) -> list[int]:
         """Return the first token of each answer."""
         (logits,) = state.logits([row])
         if self._sampling is not None:
-            return [self._drawn(logits, slot, number) for number in range(self.rows)]
+            return [self._sample(logits, slot, number) for number in range(self.rows)]
         token = forced_token(slot)
         if token is not None:
             return [token]
         scores = self._constrained(logits, slot)
         return [token for token in best_ids(scores, self.rows).tolist() if scores[token] > -np.inf]
 
-    def _drawn(self, logits: Float32, answer: Slot, number: int) -> int:
+    def _sample(self, logits: Float32, answer: Slot, number: int) -> int:
         """Return the next token of the sample of this number."""
         assert self._sampling is not None
         token = forced_token(answer)

@@ -55,15 +55,15 @@ class Greedy:
         """Append one token and its score to each slot; override the device's choice where the token differs."""
         overrides: list[tuple[int, int, bool]] = []
         scored: list[tuple[int, Slot]] = []
-        at_work = {row: slot for row, slot in enumerate(slots) if slot is not None}
-        for row, token in self.tokens(state, at_work, token_ids).items():
-            slot = at_work[row]
+        active = {row: slot for row, slot in enumerate(slots) if slot is not None}
+        for row, token in self.tokens(state, active, token_ids).items():
+            slot = active[row]
             slot.extend([token], self._constraints.ends)
             # The device finishes a row at eos, also where the prefix forces eos. It does not check `Rules.end_ids`.
-            given_up = slot.done and token != self._eos and token in self._constraints.ends
-            goes_on = token == self._eos and not slot.done
-            if given_up or goes_on or token != token_ids[row]:
-                overrides.append((row, self._pad if given_up else token, slot.done))
+            ends_early = slot.done and token != self._eos and token in self._constraints.ends
+            continues = token == self._eos and not slot.done
+            if ends_early or continues or token != token_ids[row]:
+                overrides.append((row, self._pad if ends_early else token, slot.done))
             if slot.request.scores:
                 scored.append((row, slot))
         if overrides:
@@ -75,19 +75,19 @@ class Greedy:
 
     def tokens(self, state: DecoderState, slots: Mapping[int, Slot], token_ids: Int64) -> dict[int, int]:
         """Return the token of each row of `slots`: the device's choice in `token_ids` `[rows]`, or another by rules."""
-        chosen: dict[int, int] = {}
-        changed: dict[int, Slot] = {}
+        next_tokens: dict[int, int] = {}
+        ruled_slots: dict[int, Slot] = {}
         for row, slot in slots.items():
             token = forced_token(slot)
             if token is None:
                 token = int(token_ids[row])
                 if slot.ruled and self._changes(slot, token):
-                    changed[row] = slot
-            chosen[row] = token
-        if changed:
-            for (row, slot), logits in zip(changed.items(), state.logits([*changed]), strict=True):
-                chosen[row] = self._best(logits, slot)
-        return chosen
+                    ruled_slots[row] = slot
+            next_tokens[row] = token
+        if ruled_slots:
+            for (row, slot), logits in zip(ruled_slots.items(), state.logits([*ruled_slots]), strict=True):
+                next_tokens[row] = self._best(logits, slot)
+        return next_tokens
 
     def _changes(self, slot: Slot, token: int) -> bool:
         """Return whether the rules may choose another token than the best one."""

@@ -38,7 +38,7 @@ class Pending(Future[Any]):
         super().__init__()
         _PENDING.add(self)
 
-    def lose(self) -> None:
+    def fail_after_fork(self) -> None:
         """Fail in a forked process, which has no thread for it and may inherit a locked lock."""
         self._condition = Condition()
         if not self.done():
@@ -82,14 +82,14 @@ class _Ticket:
         deadline: in seconds of `time.monotonic`; None if there is none.
         convert: converts the result to the answer.
         on_token: called with each token; None if there is no callback.
-        given: number of tokens that `on_token` has received.
+        tokens_sent: number of tokens that `on_token` has received.
     """
 
     future: Pending
     deadline: float | None
     convert: Callable[[Result], object]
     on_token: Callable[[Token], object] | None
-    given: int = 0
+    tokens_sent: int = 0
 
 
 class _Lane:
@@ -123,10 +123,10 @@ class Queue:
         self._batch_tokens = batch_tokens
         self._max_waiting = max_waiting
         self._closing = False
-        self._begin()
+        self._reset()
         _QUEUES.add(self)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Set up an empty queue without a thread: for a new queue, and for the queue of a forked process."""
         self._changed = Condition()  # guards all attributes below, and `_closing`
         self._lanes: dict[Search, _Lane] = {}
@@ -245,11 +245,11 @@ class Queue:
     def _drop_cancelled(self) -> None:
         while self._cancelled:
             lane, index = self._cancelled.popleft()
-            if (ticket := self._taken(lane, index)) is not None:
+            if (ticket := self._remove_ticket(lane, index)) is not None:
                 ticket.future.set_running_or_notify_cancel()  # `concurrent.futures.wait` waits for this
                 lane.scheduler.cancel(index)
 
-    def _taken(self, lane: _Lane, index: int) -> _Ticket | None:
+    def _remove_ticket(self, lane: _Lane, index: int) -> _Ticket | None:
         ticket = lane.tickets.pop(index, None)
         self._unanswered -= ticket is not None
         return ticket
@@ -297,18 +297,18 @@ class Queue:
     def _give_tokens(slot: Slot, ticket: _Ticket) -> None:
         if ticket.on_token is None:
             return
-        for position in range(ticket.given, len(slot.ids)):
+        for position in range(ticket.tokens_sent, len(slot.ids)):
             last = slot.done and position == len(slot.ids) - 1
             if slot.request.scores:
                 score = slot.scores[position]
             else:
                 score = None
             ticket.on_token(Token(slot.ids[position], score, last))
-        ticket.given = len(slot.ids)
+        ticket.tokens_sent = len(slot.ids)
 
     def _finish(self, lane: _Lane, index: int, result: Result) -> None:
         with self._changed:
-            ticket = self._taken(lane, index)
+            ticket = self._remove_ticket(lane, index)
         if ticket is None or not ticket.future.set_running_or_notify_cancel():
             return
         try:
@@ -319,7 +319,7 @@ class Queue:
     def _fail(self, lane: _Lane, indices: list[int], error: Exception) -> None:
         for index in indices:
             with self._changed:
-                ticket = self._taken(lane, index)
+                ticket = self._remove_ticket(lane, index)
             if ticket is not None and ticket.future.set_running_or_notify_cancel():
                 ticket.future.set_exception(error)
 
@@ -330,9 +330,9 @@ _QUEUES: "weakref.WeakSet[Queue]" = weakref.WeakSet()
 
 def _begin_after_fork() -> None:
     for queue in list(_QUEUES):
-        queue._begin()
+        queue._reset()
     for pending in list(_PENDING):
-        pending.lose()
+        pending.fail_after_fork()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

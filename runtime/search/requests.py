@@ -133,18 +133,18 @@ class Slot:
     def __post_init__(self) -> None:
         request = self.request
         self.ruled = request.ruled
-        begun = max(len(request.prefix), request.min_length)
+        required = max(len(request.prefix), request.min_length)
         if request.scores or request.search.rules != NO_RULES:
             self.single_steps = self.limit
         else:
-            self.single_steps = begun
+            self.single_steps = required
 
     def extend(self, token_ids: Sequence[int], ends: Container[int]) -> None:
         """Append tokens up to the end of the answer. End tokens inside the prefix do not end it."""
         for token in token_ids:
             self.ids.append(token)
-            ended = token in ends and len(self.ids) > len(self.request.prefix)
-            if ended or len(self.ids) >= self.limit:
+            is_end = token in ends and len(self.ids) > len(self.request.prefix)
+            if is_end or len(self.ids) >= self.limit:
                 self.done = True
                 break
         self.length = len(self.ids)

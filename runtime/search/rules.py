@@ -59,9 +59,9 @@ class Constraints:
             request: the request that they answer.
         """
         if self.penalises:
-            seen = np.unique([self._bos, *generated])
+            repeated = np.unique([self._bos, *generated])
             penalty = scores.dtype.type(self._rules.repetition_penalty)
-            scores[seen] = np.where(scores[seen] < 0, scores[seen] * penalty, scores[seen] / penalty)
+            scores[repeated] = np.where(scores[repeated] < 0, scores[repeated] * penalty, scores[repeated] / penalty)
         scores[list(self.banned(generated, request))] = -np.inf
         if scores.max() == -np.inf:
             scores[self._eos] = 0

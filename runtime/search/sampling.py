@@ -24,8 +24,8 @@ def probabilities(logits: Float32, sampling: Sampling) -> Float64:
     """Return float64 `[vocabulary]`, not normalized, 0 for excluded tokens, in the order of Hugging Face's warpers."""
     scores = logits.astype(np.float64) / sampling.temperature
     if 0 < sampling.top_k < len(scores):
-        least = np.partition(scores, -sampling.top_k)[-sampling.top_k]
-        scores[scores < least] = -np.inf
+        threshold = np.partition(scores, -sampling.top_k)[-sampling.top_k]
+        scores[scores < threshold] = -np.inf
     weights: Float64 = np.exp(scores - scores.max())
     if sampling.top_p < 1:
         _remove_tail(weights, (1 - sampling.top_p) * weights.sum())

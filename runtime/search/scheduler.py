@@ -101,11 +101,11 @@ class Scheduler:
         self._on_failure = on_failure
         self.policy = policy
         self.poll = poll or engine.poll
-        most = engine.limits.batch // policy.rows
-        if most < 1:
+        maximum = engine.limits.batch // policy.rows
+        if maximum < 1:
             limit = engine.limits.batch
             raise InputError(f"a sentence needs {policy.rows} rows, but this bundle supports at most {limit}")
-        self._rows = max(1, min(rows or most, most) // workers)
+        self._rows = max(1, min(rows or maximum, maximum) // workers)
         self._batch_tokens = max(1, batch_tokens // workers)
         self._workers = workers
         self._lock = Lock()  # guards all attributes below
@@ -142,7 +142,7 @@ class Scheduler:
 
     def steps(self) -> Iterator[list[Slot]]:
         """Run batches until no request waits, and yield the active slots after each group of steps."""
-        while (sizes := self._open()) is not None:
+        while (sizes := self._next_batch_sizes()) is not None:
             batch: _Batch | None = None
             try:
                 batch = _Batch(self, *sizes)
@@ -150,7 +150,7 @@ class Scheduler:
             except TxportError as error:
                 if self._on_failure is None:
                     raise
-                self._on_failure(batch.unanswered() if batch is not None else self._dropped(), error)
+                self._on_failure(batch.unanswered() if batch is not None else self._drop_batch(), error)
             finally:
                 with self._lock:
                     self._batches -= 1
@@ -184,7 +184,7 @@ class Scheduler:
         return True
 
     @property
-    def cancels(self) -> bool:
+    def has_cancelled(self) -> bool:
         """True if a running request was cancelled."""
         return bool(self._cancelled)
 
@@ -193,7 +193,7 @@ class Scheduler:
         """True if no request waits."""
         return not self._queue
 
-    def _dropped(self) -> list[int]:
+    def _drop_batch(self) -> list[int]:
         """Remove and return the requests of a batch that does not fit into memory."""
         with self._lock:
             return [self._queue.popleft().number for _ in range(min(len(self._queue), self._rows))]
@@ -202,7 +202,7 @@ class Scheduler:
     def stopped(self) -> bool:
         return self._stopped
 
-    def _open(self) -> tuple[int, int, int, bool] | None:
+    def _next_batch_sizes(self) -> tuple[int, int, int, bool] | None:
         """Return sentences, source length, target length and logits of the next batch; None if no request waits."""
         with self._lock:
             if not self._queue or self._stopped:
@@ -210,6 +210,7 @@ class Scheduler:
             source = max(entry.width for entry in self._head())
             rows = min(self.max_sentences(source), self._share(self._workers - self._batches))
             longest = max(entry.request.limit(self.engine.limits) for entry in self._queue)
+            # Of the whole queue, since the requests behind the first batch join it as soon as rows are free.
             logits = any(self.policy.needs_logits(entry.request) for entry in self._queue)
             self._batches += 1
         return rows, source, min(self.engine.first_target(source), longest), logits
@@ -234,14 +235,14 @@ class Scheduler:
                 for _ in range(self._count_admissible(state, logits, state.rows // self.policy.rows))
             ]
 
-    def waiting(self, state: DecoderState, logits: bool, most: int) -> int:
-        """Return the number of waiting requests that a running batch may take now, at most `most`."""
+    def waiting(self, state: DecoderState, logits: bool, maximum: int) -> int:
+        """Return the number of waiting requests that a running batch may take now, at most `maximum`."""
         if not self._queue:
             return 0
         with self._lock:
-            return self._count_admissible(state, logits, most)
+            return self._count_admissible(state, logits, maximum)
 
-    def _count_admissible(self, state: DecoderState, logits: bool, most: int) -> int:
+    def _count_admissible(self, state: DecoderState, logits: bool, maximum: int) -> int:
         """Return the number of requests at the head of the queue that a running batch may admit.
 
         A request that does not fit (its source is too long for an engine that pads, or it needs logits) is not
@@ -255,12 +256,12 @@ class Scheduler:
         narrow = not ragged and all(2 * entry.width <= state.source for entry in self._head())
         if narrow and len(self._queue) * self.policy.rows >= state.rows:
             return 0
-        head = islice(self._queue, min(most, self._share(self._workers)))
+        head = islice(self._queue, min(maximum, self._share(self._workers)))
 
-        def fits(entry: _Entry) -> bool:
+        def is_admissible(entry: _Entry) -> bool:
             return (ragged or entry.width <= state.source) and (logits or not self.policy.needs_logits(entry.request))
 
-        return sum(1 for _ in takewhile(fits, head))
+        return sum(1 for _ in takewhile(is_admissible, head))
 
 
 class _Batch:
@@ -300,7 +301,7 @@ class _Batch:
 
     def _free_cancelled(self) -> None:
         """Free the rows of requests that were cancelled."""
-        if not self._scheduler.cancels:
+        if not self._scheduler.has_cancelled:
             return
         for index, slot in enumerate(self._slots):
             if slot is not None and self._scheduler.cancelled(slot.index):
@@ -321,25 +322,25 @@ class _Batch:
     def _active(self) -> list[Slot]:
         return [slot for slot in self._slots if slot is not None]
 
-    def _waiting(self, most: int = 1) -> int:
+    def _waiting(self, maximum: int = 1) -> int:
         """Return the number of sentences that could be placed now, encoded ones included."""
-        return len(self._encoded) + self._scheduler.waiting(self._state, self._logits, most)
+        return len(self._encoded) + self._scheduler.waiting(self._state, self._logits, maximum)
 
     def _add_rows(self) -> None:
         """Take at least twice as many rows if more sentences wait than slots are free."""
         count = len(self._slots)
-        most = self._scheduler.max_sentences(self._source)
-        if count < most:
-            waiting = self._waiting(most)
+        maximum = self._scheduler.max_sentences(self._source)
+        if count < maximum:
+            waiting = self._waiting(maximum)
         else:
             waiting = 0
-        if not waiting or (needed := len(self._active()) + waiting) <= count:
+        if not waiting or (slot_count := len(self._active()) + waiting) <= count:
             return
         # `DecoderState.resized` cannot create free rows: copy those of the first slot and mark the copies as finished.
-        count = min(most, max(2 * count, needed))
+        count = min(maximum, max(2 * count, slot_count))
         rows = range(self._state.rows, count * self._rows_per_slot)
-        taken = [*range(self._state.rows), *(row % self._rows_per_slot for row in rows)]
-        self._state = self._state.resized(taken, self._target(self._active()))
+        source_rows = [*range(self._state.rows), *(row % self._rows_per_slot for row in rows)]
+        self._state = self._state.resized(source_rows, self._target(self._active()))
         self._finish(rows)
         self._slots += [None] * (count - len(self._slots))
 
@@ -399,12 +400,12 @@ class _Batch:
         if not (full or drained):
             return
         if drained:
-            kept = self._compacted_slots()
+            slot_order = self._compacted_slots()
         else:
-            kept = list(range(len(self._slots)))
-        rows = [slot * self._rows_per_slot + row for slot in kept for row in range(self._rows_per_slot)]
+            slot_order = list(range(len(self._slots)))
+        rows = [slot * self._rows_per_slot + row for slot in slot_order for row in range(self._rows_per_slot)]
         self._state = self._state.resized(rows, self._target(active))
-        self._slots = [self._slots[slot] for slot in kept]
+        self._slots = [self._slots[slot] for slot in slot_order]
 
     def _target(self, active: list[Slot]) -> int:
         """Return a cache length with room for at least one more token in every active row."""
@@ -431,17 +432,17 @@ class _Batch:
         elif ahead:
             group = max(group // 2, 1)
         room = self._state.target - _longest(active)
-        most = min(room, max([slot.limit - slot.length for slot in active]))
-        self._in_flight = self._in_flight or self._begin(min(group, most))
+        max_steps = min(room, max([slot.limit - slot.length for slot in active]))
+        self._in_flight = self._in_flight or self._start_steps(min(group, max_steps))
         if ahead:
-            following = self._begin(min(group, most - self._in_flight))
+            following = self._start_steps(min(group, max_steps - self._in_flight))
         else:
             following = 0
         token_ids = self._state.read().token_ids
         self._in_flight = following
         self._policy.choose(self._state, self._slots, token_ids, one_by_one)
 
-    def _begin(self, steps: int) -> int:
+    def _start_steps(self, steps: int) -> int:
         """Start a group of at most this number of steps behind the group in flight, and return its number of steps."""
         if steps > 0:
             self._state.step(steps)

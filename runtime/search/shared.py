@@ -24,16 +24,16 @@ class SharedBatches:
 
     Args:
         rows, batch_tokens, workers: as for `decode_all`; with several workers each call decodes alone.
-        most: number of batches that run in parallel before calls share them.
+        parallel_batches: number of batches that run in parallel before calls share them.
     """
 
     def __init__(
-        self, *, rows: int | None = None, batch_tokens: int = BATCH_TOKENS, workers: int = 1, most: int = 1
+        self, *, rows: int | None = None, batch_tokens: int = BATCH_TOKENS, workers: int = 1, parallel_batches: int = 1
     ) -> None:
         self._rows = rows
         self._batch_tokens = batch_tokens
         self._workers = workers
-        self._most = most
+        self._parallel_batches = parallel_batches
         self._groups = _Groups()
         self._thread = local()  # a signal handler may call `decode` inside a call; waiting for that call would hang
 
@@ -43,14 +43,14 @@ class SharedBatches:
         if shares and 0 < len(requests) < (self._rows or engine.limits.batch):
             self._thread.within = True
             try:
-                results = self._joined(engine, requests)
+                results = self._decode_shared(engine, requests)
             finally:
                 self._thread.within = False
             if results is not None:
                 return results
         return decode_all(engine, requests, rows=self._rows, batch_tokens=self._batch_tokens, workers=self._workers)
 
-    def _joined(self, engine: Engine, requests: Sequence[Request]) -> list[Result] | None:
+    def _decode_shared(self, engine: Engine, requests: Sequence[Request]) -> list[Result] | None:
         """Decode in a shared batch; return None if there is none for this call, or if the batch failed."""
         if self._groups.process != os.getpid():
             self._groups = _Groups()
@@ -62,7 +62,7 @@ class SharedBatches:
             call = group.add(requests)
             groups.begin(group)
         try:
-            while not call.ended:
+            while not call.is_finished:
                 if group.leader is call:
                     group.lead(call)
                 else:
@@ -72,22 +72,22 @@ class SharedBatches:
             with groups.lock:
                 if group.leader is call:  # its step may be incomplete
                     groups.end(group)
-                    group.lose_all()
-            if not (call.lost and isinstance(error, TxportError)):  # Ctrl-C, or a bug
+                    group.fail_all()
+            if not (call.batch_failed and isinstance(error, TxportError)):  # Ctrl-C, or a bug
                 raise
         finally:
             with groups.lock:
                 if not group.leave(call):
                     groups.end(group)
-        if call.lost:
+        if call.batch_failed:
             return None
         return [result for result in call.results if result is not None]
 
     def _group_of(self, groups: "_Groups", engine: Engine, search: Search) -> "_Group | None":
-        if len(groups.running) < self._most:
+        if len(groups.running) < self._parallel_batches:
             return _Group(engine, search, self._rows, self._batch_tokens, groups.lock)
-        same = [group for group in groups.running if group.search == search]
-        return min(same, key=lambda group: len(group.owners), default=None)
+        candidates = [group for group in groups.running if group.search == search]
+        return min(candidates, key=lambda group: len(group.owners), default=None)
 
 
 class _Call:
@@ -96,19 +96,19 @@ class _Call:
     Attributes:
         results: the answers; None for missing ones.
         unanswered: number of missing answers.
-        lost: whether the shared batch failed; the call then decodes alone, and raises its own errors.
+        batch_failed: whether the shared batch failed; the call then decodes alone, and raises its own errors.
         changed: set when the call has ended, and when it becomes the leader.
     """
 
     def __init__(self, count: int) -> None:
         self.results: list[Result | None] = [None] * count
         self.unanswered = count
-        self.lost = False
+        self.batch_failed = False
         self.changed = Event()
 
     @property
-    def ended(self) -> bool:
-        return self.lost or not self.unanswered
+    def is_finished(self) -> bool:
+        return self.batch_failed or not self.unanswered
 
 
 class _Group:
@@ -131,14 +131,14 @@ class _Group:
 
     def add(self, requests: Sequence[Request]) -> _Call:
         call = _Call(len(requests))
-        for place, index in enumerate(self._scheduler.submit(requests)):
-            self.owners[index] = call, place
+        for position, index in enumerate(self._scheduler.submit(requests)):
+            self.owners[index] = call, position
         self.leader = self.leader or call
         return call
 
     def lead(self, call: _Call) -> None:
         """Decode for all until this call has ended."""
-        while not call.ended:
+        while not call.is_finished:
             slots = next(self._steps, None)
             if slots is None:  # the waiting requests came after the end of the last batch
                 self._steps = self._scheduler.steps()
@@ -159,18 +159,18 @@ class _Group:
                 self.leader.changed.set()
         return self.leader is not None
 
-    def lose_all(self) -> None:
+    def fail_all(self) -> None:
         """Let each call decode alone."""
         for call, _ in self.owners.values():
-            call.lost = True
+            call.batch_failed = True
             call.changed.set()
         self.owners.clear()
 
     def _answer(self, result: Result) -> None:
-        call, place = self.owners.pop(result.index)
-        call.results[place] = Result(place, result.hypotheses)
+        call, position = self.owners.pop(result.index)
+        call.results[position] = Result(position, result.hypotheses)
         call.unanswered -= 1
-        if call.ended:
+        if call.is_finished:
             call.changed.set()
 
 

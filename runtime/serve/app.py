@@ -25,7 +25,7 @@ from txport.runtime.serve.keys import Keys
 from txport.runtime.serve.languages import name_of
 from txport.runtime.serve.logs import log
 from txport.runtime.serve.observer import METRICS, Guard, Observer
-from txport.runtime.serve.requests import Ask, array_of, ask_of, fields_of
+from txport.runtime.serve.requests import TranslationRequest, array_of, fields_of, translation_request
 from txport.runtime.serve.service import Record, Service, event
 from txport.runtime.serve.settings import Settings
 
@@ -183,8 +183,8 @@ class Routes:
         self._keys.check(key)
         array = await asyncio.to_thread(array_of, body, request.headers.get("Content-Type", ""))
         client = key or _host(request)
-        asked = request.query_params.get("model", ""), request.query_params.get("alignments") == "true"
-        work = self._service.features(array, *asked, client, request.scope["record"])
+        parameters = request.query_params.get("model", ""), request.query_params.get("alignments") == "true"
+        work = self._service.features(array, *parameters, client, request.scope["record"])
         answer = await unless_gone(request.receive, work)
         return Response(json.dumps(answer, ensure_ascii=False).encode(), media_type="application/json")
 
@@ -197,10 +197,10 @@ class Routes:
             key = ""
         if key:
             self._keys.check(key)
-        known = bool(key) or not self._keys
+        is_known = bool(key) or not self._keys
         settings = self._service.settings
-        with self._bodies.place(key or _host(request), known) as share:
-            return key, await _in_time(body_of(request, settings, share, known=known), settings)
+        with self._bodies.place(key or _host(request), is_known) as share:
+            return key, await _in_time(body_of(request, settings, share, is_known=is_known), settings)
 
     async def translate(self, request: Request) -> Response:
         """Translate with LibreTranslate's API; with `stream`, answer by a stream of events."""
@@ -213,12 +213,12 @@ class Routes:
             fields = await asyncio.to_thread(fields_of, *arguments)
         key = key or str(fields.get("api_key") or request.query_params.get("api_key") or "")
         self._keys.check(key)
-        ask = ask_of(fields, settings)
+        parsed = translation_request(fields, settings)
         client = key or _host(request)
         record: Record = request.scope["record"]
-        if ask.stream:
-            return Events(self._service, ask, client, record)
-        answer = await unless_gone(request.receive, self._service.answer(ask, client, record))
+        if parsed.stream:
+            return Events(self._service, parsed, client, record)
+        answer = await unless_gone(request.receive, self._service.answer(parsed, client, record))
         return Response(json.dumps(answer, ensure_ascii=False).encode(), media_type="application/json")
 
 
@@ -229,29 +229,29 @@ def _host(request: Request) -> str:
     return ""
 
 
-async def body_of(request: Request, settings: Settings, add: Callable[[int], None], *, known: bool = True) -> bytes:
+async def body_of(request: Request, settings: Settings, add: Callable[[int], None], *, is_known: bool = True) -> bytes:
     """Return the body of a request.
 
     Args:
         request: the request.
         settings: limits of the server.
         add: function that counts received bytes, from `Shares.place`.
-        known: whether the client needs no key or has sent a valid key in the header.
+        is_known: whether the client needs no key or has sent a valid key in the header.
 
     Raises:
         Refusal: 413, the body is too long; 503, too many bodies are arriving.
     """
-    if known:
-        most = settings.max_bytes
+    if is_known:
+        max_bytes = settings.max_bytes
     else:
-        most = min(settings.max_bytes, MAX_UNKNOWN)
-    if known:
-        instead = "send less at a time"
+        max_bytes = min(settings.max_bytes, MAX_UNKNOWN)
+    if is_known:
+        remedy = "send less at a time"
     else:
-        instead = "give the API key in the header Authorization, as Bearer KEY"
-    too_long = Refusal(413, f"the body has more than {most} bytes: {instead}")
+        remedy = "give the API key in the header Authorization, as Bearer KEY"
+    too_long = Refusal(413, f"the body has more than {max_bytes} bytes: {remedy}")
     length = request.headers.get("Content-Length", "0")
-    if int(length) > most:  # h11 has checked that it is a number
+    if int(length) > max_bytes:  # h11 has checked that it is a number
         raise too_long
     chunks: list[bytes] = []
     size = 0
@@ -259,7 +259,7 @@ async def body_of(request: Request, settings: Settings, add: Callable[[int], Non
         async for chunk in request.stream():
             add(len(chunk))
             size += len(chunk)
-            if size > most:
+            if size > max_bytes:
                 raise too_long
             chunks.append(chunk)
     except ClientDisconnect:
@@ -281,12 +281,12 @@ async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
         ClientGone: the client disconnected.
     """
 
-    async def gone() -> None:
+    async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(gone())
+    watch = asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -303,9 +303,9 @@ async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
 class Events(Response):
     """A stream of server-sent events: "piece" with text, then "done", or "error" with one sentence."""
 
-    def __init__(self, service: Service, ask: Ask, client: str, record: Record) -> None:
+    def __init__(self, service: Service, parsed: TranslationRequest, client: str, record: Record) -> None:
         self._service = service
-        self._ask = ask
+        self._parsed = parsed
         self._client = client
         self._record = record
         self.background = None
@@ -314,12 +314,12 @@ class Events(Response):
         """Send events until the end. An error before the first event gives an ordinary error response."""
         events: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-        def put(name: str, members: Any) -> None:
+        def enqueue(name: str, members: Any) -> None:
             events.put_nowait(event(name, members))
 
         async def translate() -> None:
             try:
-                await self._service.stream(self._ask, self._client, self._record, put)
+                await self._service.stream(self._parsed, self._client, self._record, enqueue)
             finally:
                 events.put_nowait(None)
 

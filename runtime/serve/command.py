@@ -263,9 +263,9 @@ def _is_loopback(host: str) -> bool:
 
 def _raise_file_limit() -> None:
     """Raise the limit of open files, and so of connections, to the maximum of the system."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 def bundle_argument(argument: str) -> str:

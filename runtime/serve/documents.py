@@ -43,7 +43,7 @@ async def translate(
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    found: dict[int, Document] = {}
+    documents: dict[int, Document] = {}
     waiting = iter(enumerate(texts))
 
     def on_piece(piece: Piece) -> None:
@@ -51,15 +51,15 @@ async def translate(
             loop.call_soon_threadsafe(take, piece.text)
 
     def submit(text: str) -> Pending:
-        on = None if take is None else on_piece
-        return translator.submit_document(text, options, seconds=deadline - loop.time(), on_piece=on)
+        callback = None if take is None else on_piece
+        return translator.submit_document(text, options, seconds=deadline - loop.time(), on_piece=callback)
 
     async def work() -> None:
         for number, text in waiting:
-            found[number] = await (submit(text) if len(text) <= SHORT else _in_thread(submit, text))
+            documents[number] = await (submit(text) if len(text) <= SHORT else _in_thread(submit, text))
 
     await _together(work() for _ in range(min(MAX_AT_ONCE, len(texts))))
-    return [found[number] for number in range(len(texts))]
+    return [documents[number] for number in range(len(texts))]
 
 
 def tokens(document: Document) -> int:
@@ -88,29 +88,29 @@ def alignments(text: str, document: Document) -> list[dict[str, list[int]]]:
     """Return pairs of aligned words. Each is given by its first character and the one after its last, in both texts."""
     pairs = []
     for part in document.parts:
-        found = part.translation.alignment
-        if found is None:
+        alignment = part.translation.alignment
+        if alignment is None:
             continue
-        sources = _places(part.text, text, part.source)
-        targets = _places(part.translation.text, document.text, part.target)
-        for source, target in found.words:
-            (first, after), (begin, end) = found.source_words[source], found.target_words[target]
+        sources = _positions_in_text(part.text, text, part.source)
+        targets = _positions_in_text(part.translation.text, document.text, part.target)
+        for source, target in alignment.words:
+            (first, after), (start, end) = alignment.source_words[source], alignment.target_words[target]
             if first in sources:
-                there = [sources[first], sources[after - 1] + 1]
-                pairs.append({"source": there, "target": [targets[begin], targets[end - 1] + 1]})
+                source_span = [sources[first], sources[after - 1] + 1]
+                pairs.append({"source": source_span, "target": [targets[start], targets[end - 1] + 1]})
     return pairs
 
 
-def _places(inner: str, whole: str, span: Span) -> dict[int, int]:
+def _positions_in_text(inner: str, text: str, span: Span) -> dict[int, int]:
     """Return the index in the whole text of each character of a part's text.
 
     White space is ignored, because it differs where lines were wrapped. The characters are matched from the end,
     because the text of the part may begin with a marker that selects its language.
     """
     start, end = span
-    own = [at for at, character in enumerate(inner) if not character.isspace()]
-    there = [at for at in range(start, end) if not whole[at].isspace()]
-    return dict(zip(reversed(own), reversed(there), strict=False))
+    inner_positions = [position for position, character in enumerate(inner) if not character.isspace()]
+    text_positions = [position for position in range(start, end) if not text[position].isspace()]
+    return dict(zip(reversed(inner_positions), reversed(text_positions), strict=False))
 
 
 async def _in_thread(submit: Callable[[str], Pending], text: str) -> Document:

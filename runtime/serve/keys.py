@@ -39,10 +39,10 @@ class Keys:
                 lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
             except (OSError, UnicodeDecodeError) as error:
                 raise InputError(f"the API keys of {file} cannot be read: {error}") from None
-            found = [line for line in lines if line and not line.startswith("#")]
-            if not found:
+            listed = [line for line in lines if line and not line.startswith("#")]
+            if not listed:
                 raise InputError(f"{file} has no API key: write one a line")
-            keys += found
+            keys += listed
         if any(len(key) < SHORTEST for key in keys):
             raise InputError(f"an API key is shorter than {SHORTEST} characters: take a longer one, at random")
         return cls(keys, file)
@@ -53,10 +53,11 @@ class Keys:
         Raises:
             InputError: as for `read`, or no key is left.
         """
-        again = Keys.read(self._file)
-        if self and not again:
+        reloaded = Keys.read(self._file)
+        # An emptied file must not open the server to everybody.
+        if self and not reloaded:
             raise InputError("no API key is left: the keys do not change")
-        self._digests = again._digests
+        self._digests = reloaded._digests
 
     @property
     def readable(self) -> bool:
@@ -72,8 +73,9 @@ class Keys:
             return
         if not key:
             raise Refusal(401, "an API key is needed: give it as api_key, or in the header Authorization as Bearer KEY")
-        given = _digest(key)
-        if sum(hmac.compare_digest(given, digest) for digest in self._digests) == 0:
+        digest_of_key = _digest(key)
+        # A sum and not `any`, which would stop at the first match and reveal its position by the time it takes.
+        if sum(hmac.compare_digest(digest_of_key, digest) for digest in self._digests) == 0:
             raise Refusal(403, "the API key is not one of this server's")
 
 

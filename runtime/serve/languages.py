@@ -17,11 +17,11 @@ def _table() -> dict[str, tuple[str, str]]:
     return table
 
 
-def _code(name: str, whole: bool = False) -> str:
-    """Return the code of a bundle's language: de for `deu_Latn` and `de_DE`. If `whole`, keep the suffix."""
+def _code(name: str, keep_suffix: bool = False) -> str:
+    """Return the code of a bundle's language: de for `deu_Latn` and `de_DE`. If `keep_suffix`, keep the suffix."""
     first, _, rest = name.replace("_", "-").partition("-")
     short, _ = _table().get(first.lower(), (first, ""))
-    if whole and rest:
+    if keep_suffix and rest:
         return f"{short}-{rest}"
     return short
 
@@ -50,12 +50,12 @@ def sides(description: TokenizerDescription, name: str) -> tuple[dict[str, str |
         name: name of the model. A name such as "en-de" sets languages that the bundle does not specify; other names
             are ignored.
     """
-    said: list[dict[str, str | None]] = [{}, {}]
+    names_by_side: list[dict[str, str | None]] = [{}, {}]
     parts = name.split("-")
     if len(parts) == 2 and all(part in _table() for part in parts):
-        said = [{_code(part): None} for part in parts]
-    found = description.languages
-    for side, names in enumerate((found.source, found.target) if found is not None else ()):
+        names_by_side = [{_code(part): None} for part in parts]
+    languages = description.languages
+    for side, names in enumerate((languages.source, languages.target) if languages is not None else ()):
         if names:
-            said[side] = dict(by_code(names))
-    return said[0], said[1]
+            names_by_side[side] = dict(by_code(names))
+    return names_by_side[0], names_by_side[1]

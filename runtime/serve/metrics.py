@@ -55,17 +55,17 @@ class _Queues:
         waiting = GaugeMetricFamily("txport_queue_sentences", "Sentences without an answer.", labels=label)
         steps = CounterMetricFamily("txport_batch_steps", "Groups of steps that batches have made.", labels=label)
         rows = CounterMetricFamily("txport_batch_rows", "Rows that worked, over all groups of steps.", labels=label)
-        most = GaugeMetricFamily("txport_batch_most_rows", "Rows that a batch has at most.", labels=label)
+        max_rows = GaugeMetricFamily("txport_batch_most_rows", "Rows that a batch has at most.", labels=label)
         for model in self._models:
             name = [model.name]
             open_one = model.loaded
             loaded.add_metric(name, open_one is not None)
             loads.add_metric(name, model.loads)
             weights.add_metric(name, model.bytes)
-            most.add_metric(name, model.manifest.limits.batch)
+            max_rows.add_metric(name, model.manifest.limits.batch)
             if open_one is not None:
                 load = open_one.translator.load
                 waiting.add_metric(name, load.unanswered)
                 steps.add_metric(name, load.steps)
                 rows.add_metric(name, load.rows)
-        yield from (loaded, loads, weights, waiting, steps, rows, most)
+        yield from (loaded, loads, weights, waiting, steps, rows, max_rows)

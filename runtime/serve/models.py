@@ -18,7 +18,7 @@ from txport.runtime.serve.logs import log
 from txport.runtime.translator import Translator
 
 AUTO = "auto"
-_LISTED = "see /languages"
+_LANGUAGES_ADVICE = "see /languages"
 # Consecutive failures of an engine after which its bundle is opened again, and after which the process should restart.
 REOPEN = 3
 GIVE_UP = 6
@@ -142,21 +142,21 @@ class Models:
         """
         models = [model for model in self.models if name in ("", model.name)]
         if not models:
-            known = [model.name for model in self.models]
-            raise Refusal(404, f"there is no model of this name: {nearest(name, known)}")
+            names = [model.name for model in self.models]
+            raise Refusal(404, f"there is no model of this name: {nearest(name, names)}")
         if name == "" and len(models) > 1 and not (source and target):
             raise Refusal(400, "source and target are needed: give codes of languages, which /languages lists")
         targets = [(model, code) for model in models for code in _codes(model.targets, target)]
         if not targets:
             unnamed = not any(model.sources or model.targets for model in models)
             if unnamed:
-                way = "leave out source and target, this bundle has no languages"
+                remedy = "leave out source and target, this bundle has no languages"
             else:
-                way = _LISTED
-            raise Refusal(400, f"the target language is not served: {way}")
+                remedy = _LANGUAGES_ADVICE
+            raise Refusal(400, f"the target language is not served: {remedy}")
         pairs = [(model, code, to) for model, to in targets for code in _codes(model.sources, source)]
         if not pairs:
-            raise Refusal(400, f"the source language is not served with this target: {_LISTED}")
+            raise Refusal(400, f"the source language is not served with this target: {_LANGUAGES_ADVICE}")
         if source == AUTO and len({code for _, code, _ in pairs}) > 1:
             raise Refusal(400, "languages are not detected, and there are several: give the source language")
         model, code, to = pairs[0]
@@ -199,12 +199,12 @@ class Models:
         for model in self.models:
             for source in model.sources:
                 direct.setdefault(source, set()).update(model.targets)
-        found = {}
+        targets_by_source = {}
         for source, targets in sorted(direct.items()):
             pivoted = set().union(*(direct.get(middle, set()) for middle in targets if middle != source))
             if targets:
-                found[source] = sorted(targets | pivoted - {source})
-        return found
+                targets_by_source[source] = sorted(targets | pivoted - {source})
+        return targets_by_source
 
     async def load(self) -> None:
         """Load models until the memory is full. A failure is logged, and the next request tries again."""
@@ -214,10 +214,8 @@ class Models:
                 continue
             try:
                 async with self.lease(model):
-                    if room is None:
-                        room = None
-                    else:
-                        room = room - model.bytes
+                    if room is not None:
+                        room -= model.bytes
             except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
                 raise
             except BaseException as error:  # a library may raise a BaseException
@@ -249,6 +247,7 @@ class Models:
         finally:
             loaded.users -= 1
             model.used = time.monotonic()
+            # Other requests may still translate with a model that failed or had to make room.
             if loaded.retired and not loaded.users:
                 await asyncio.to_thread(loaded.translator.close)
 
@@ -275,7 +274,8 @@ class Models:
             task = asyncio.create_task(self._open(model))
             self._loads[model] = task
             task.add_done_callback(lambda _: self._loads.pop(model))
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # the task may have no waiter
+            # Read the error here: asyncio complains about errors that no waiter of a task has read.
+            task.add_done_callback(lambda task_done: task_done.cancelled() or task_done.exception())
         return self._loads[model]
 
     async def _open(self, model: Model) -> None:
@@ -287,11 +287,11 @@ class Models:
                 model.loads += 1
                 log("model loaded", model=model.name, seconds=round(time.monotonic() - start, 3))
 
-    async def _make_room(self, wanted: Model) -> None:
+    async def _make_room(self, model_to_load: Model) -> None:
         """Unload unused models, the least recently used first, until there is room."""
         if self.memory is None:
             return
-        while wanted.bytes + sum(model.bytes for model in self.models if model.loaded is not None) > self.memory:
+        while model_to_load.bytes + sum(model.bytes for model in self.models if model.loaded is not None) > self.memory:
             idle = [model for model in self.models if model.loaded is not None and not model.loaded.users]
             if not idle:
                 raise ResourceError("all models that are loaded are in use")
@@ -308,12 +308,12 @@ class Models:
         return loaded
 
 
-def _codes(side: dict[str, str | None], wanted: str) -> list[str]:
+def _codes(side: dict[str, str | None], requested: str) -> list[str]:
     """Return the codes of a side that match a request; [""] if neither bundle nor client names a language."""
-    if wanted == AUTO or (wanted == "" and len(side) == 1):
-        return list(side) or [""]
-    if wanted == "":
+    if requested == AUTO or (requested == "" and len(side) == 1):
+        return list(side) or [""]  # a bundle without languages has one choice, which needs no code
+    if requested == "":
         return [""]
-    exact = [code for code, own in side.items() if wanted in (code, own)]
-    short = wanted.replace("_", "-").partition("-")[0].lower()
+    exact = [code for code, bundle_name in side.items() if requested in (code, bundle_name)]
+    short = requested.replace("_", "-").partition("-")[0].lower()
     return exact or [code for code in side if code.lower() == short]

@@ -19,10 +19,10 @@ from txport.runtime.serve.service import Record
 ANY = "*"
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # Status in logs of a client that disconnected before the answer, as in nginx. It is never sent.
-GONE = 499
+CLIENT_CLOSED = 499
 # Monitoring requests these routes every few seconds, so they are not logged.
 METRICS = "/metrics"
-QUIET = ("/health", "/health/live", "/health/ready", METRICS)
+UNLOGGED = ("/health", "/health/live", "/health/ready", METRICS)
 
 
 class Observer:
@@ -56,7 +56,7 @@ class Observer:
         try:
             await self._app(scope, receive, watched)
         except ClientGone:
-            status = GONE
+            status = CLIENT_CLOSED
         except Exception as error:
             response = self._answer(error)
             if response.status_code == 500:
@@ -64,7 +64,7 @@ class Observer:
             if not status:
                 await response(scope, receive, watched)
         finally:
-            self._write(scope, record, status or GONE)
+            self._write(scope, record, status or CLIENT_CLOSED)
 
     def _write(self, scope: Scope, record: Record, status: int) -> None:
         seconds = time.monotonic() - record.start
@@ -75,7 +75,7 @@ class Observer:
             path = "none"
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
-        if path not in QUIET:
+        if path not in UNLOGGED:
             if scope.get("client"):
                 client = scope["client"][0]
             else:
@@ -93,15 +93,15 @@ def hosts_of(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        own = host
+        server_name = host
     else:
         if address.version == 6:
-            own = f"[{host}]"
+            server_name = f"[{host}]"
         else:
-            own = host
+            server_name = host
         if address.is_unspecified and not allowed:
             return (ANY,)
-    return (*LOOPBACK, own.lower(), *(name.lower() for name in allowed))
+    return (*LOOPBACK, server_name.lower(), *(name.lower() for name in allowed))
 
 
 class Guard:

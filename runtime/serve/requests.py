@@ -16,7 +16,7 @@ from txport.runtime.serve.settings import Settings
 
 # All fields of a request. LibreTranslate's clients send `secret`, which this server ignores.
 FIELDS = frozenset("q source target model format api_key alternatives stream alignments secret".split())
-_WHAT = "source, target, model, format and api_key are text"
+_TEXT_FIELDS = "source, target, model, format and api_key are text"
 # Larger than the number of fields of any valid request.
 _MAX_FIELDS = 100
 MAX_PARTS = 100
@@ -31,7 +31,7 @@ _MAX_BRACKETS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Ask:
+class TranslationRequest:
     """A translation request of a client.
 
     Attributes:
@@ -119,10 +119,10 @@ def parts_of(body: bytes, content_type: str) -> list[tuple[str, str]]:
         ValueError: the body is not a form, has more than `MAX_PARTS` parts or more than `MAX_HEADERS` bytes of headers
             in a part, or a part is encoded or not UTF-8.
     """
-    found = _BOUNDARY.search(content_type)
-    if found is None:
+    match = _BOUNDARY.search(content_type)
+    if match is None:
         raise ValueError("the content type has no boundary")
-    boundary = b"\r\n--" + (found[1] or found[2]).encode()
+    boundary = b"\r\n--" + (match[1] or match[2]).encode()
     # The first piece stands before the form. The piece that begins with -- ends it.
     pieces = (b"\r\n" + body).split(boundary, MAX_PARTS + 1)[1:]
     parts: list[tuple[str, str]] = []
@@ -138,19 +138,19 @@ def _part(piece: bytes) -> tuple[str, str]:
     padding, _, headers = piece[: max(end, 0)].partition(b"\r\n")
     if end < 0 or padding.strip(b" \t"):
         raise ValueError("a part has no headers, or too many")
-    named: dict[bytes, bytes] = {}
+    header_fields: dict[bytes, bytes] = {}
     for line in headers.split(b"\r\n"):
         key, _, value = line.partition(b":")
-        named[key.strip().lower()] = value.strip()
-    if named.get(b"content-transfer-encoding", b"binary").lower() not in _PLAIN:
+        header_fields[key.strip().lower()] = value.strip()
+    if header_fields.get(b"content-transfer-encoding", b"binary").lower() not in _PLAIN:
         raise ValueError("a part is encoded")
-    name = _NAME.search(named.get(b"content-disposition", b""))
+    name = _NAME.search(header_fields.get(b"content-disposition", b""))
     if name is None:
         raise ValueError("a part has no name")
     return (name[1] or name[2] or b"").decode(), piece[end + 4 :].decode()
 
 
-def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
+def translation_request(fields: Mapping[str, Any], settings: Settings) -> TranslationRequest:
     """Return the request of these fields.
 
     Raises:
@@ -170,8 +170,8 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
         raise Refusal(400, "q is neither a text nor a list of texts")
     words = {name: fields.get(name) or "" for name in ("source", "target", "model", "format", "api_key")}
     if not all(isinstance(word, str) for word in words.values()):
-        raise Refusal(400, _WHAT)
-    ask = Ask(
+        raise Refusal(400, _TEXT_FIELDS)
+    parsed = TranslationRequest(
         texts=texts,
         several=several,
         source=words["source"],
@@ -182,26 +182,28 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
         alignments=_flag(fields.get("alignments"), "alignments"),
         key=words["api_key"],
     )
-    _check(ask, words["format"], settings)
-    return ask
+    _check(parsed, words["format"], settings)
+    return parsed
 
 
-def _check(ask: Ask, form: str, settings: Settings) -> None:
-    if len(ask.texts) > settings.max_texts:
-        raise Refusal(413, f"q has {len(ask.texts)} texts, more than the {settings.max_texts} of a request")
-    if ask.characters > settings.max_characters:
-        raise Refusal(413, f"q has {ask.characters} characters, more than the {settings.max_characters} of a request")
+def _check(parsed: TranslationRequest, form: str, settings: Settings) -> None:
+    if len(parsed.texts) > settings.max_texts:
+        raise Refusal(413, f"q has {len(parsed.texts)} texts, more than the {settings.max_texts} of a request")
+    if parsed.characters > settings.max_characters:
+        raise Refusal(
+            413, f"q has {parsed.characters} characters, more than the {settings.max_characters} of a request"
+        )
     if form not in ("", "text"):
         raise Refusal(422 if form == "html" else 400, "only the format text is translated: strip the tags first")
-    if ask.stream and ask.several:
+    if parsed.stream and parsed.several:
         raise Refusal(422, "streaming takes one text: give q as one text")
-    if ask.stream and ask.alternatives:
+    if parsed.stream and parsed.alternatives:
         raise Refusal(422, "streaming gives one translation: leave out alternatives")
-    if ask.alignments and ask.alternatives:
+    if parsed.alignments and parsed.alternatives:
         raise Refusal(422, "alignments are of one translation: leave out alternatives")
 
 
-def _number(value: Any, most: int) -> int:
+def _number(value: Any, maximum: int) -> int:
     try:
         if isinstance(value, (str, int, type(None))):
             number = int(value or 0)
@@ -211,8 +213,8 @@ def _number(value: Any, most: int) -> int:
         number = -1
     if number < 0:
         raise Refusal(400, "alternatives must be 0 or more")
-    if number > most:
-        raise Refusal(422, f"alternatives may be {most} at most")
+    if number > maximum:
+        raise Refusal(422, f"alternatives may be {maximum} at most")
     return number
 
 

@@ -15,7 +15,7 @@ from txport.runtime.serve.documents import alignments, alternatives, tokens, tra
 from txport.runtime.serve.errors import NO_TIME, Refusal
 from txport.runtime.serve.metrics import Metrics
 from txport.runtime.serve.models import AUTO, ModelChoice, Models
-from txport.runtime.serve.requests import Ask
+from txport.runtime.serve.requests import TranslationRequest
 from txport.runtime.serve.settings import Settings
 
 # Length of a short sentence, for an estimate of the number of sentences of a text.
@@ -44,16 +44,16 @@ class Service:
     metrics: Metrics
     admission: Admission
 
-    async def answer(self, ask: Ask, client: str, record: Record) -> dict[str, Any]:
+    async def answer(self, parsed: TranslationRequest, client: str, record: Record) -> dict[str, Any]:
         """Return the JSON fields of the response.
 
         Raises:
             Refusal, TxportError: the request cannot be answered.
         """
-        return await self._translate(ask, client, record, None)
+        return await self._translate(parsed, client, record, None)
 
     async def stream(
-        self, ask: Ask, client: str, record: Record, send: Callable[[str, Mapping[str, Any]], object]
+        self, parsed: TranslationRequest, client: str, record: Record, send: Callable[[str, Mapping[str, Any]], object]
     ) -> None:
         """Translate one text; `send` gets the events "piece" and, at the end, "done" with the result of `answer`.
 
@@ -68,28 +68,30 @@ class Service:
                 self.metrics.first_seconds.observe(seconds)
             send("piece", {"text": text})
 
-        send("done", await self._translate(ask, client, record, on_piece))
+        send("done", await self._translate(parsed, client, record, on_piece))
 
     async def _translate(
-        self, ask: Ask, client: str, record: Record, on_piece: Callable[[str], object] | None
+        self, parsed: TranslationRequest, client: str, record: Record, on_piece: Callable[[str], object] | None
     ) -> dict[str, Any]:
-        route = self.models.route(ask.model, ask.source, ask.target)
+        route = self.models.route(parsed.model, parsed.source, parsed.target)
         names = "+".join(choice.model.name for choice in route)
-        record.figures |= {"model": names, "texts": len(ask.texts), "characters": ask.characters}
-        self._check(ask, route)
-        sentences = len(route) * sum(map(_sentences, ask.texts))
-        texts = ask.texts
+        record.figures |= {"model": names, "texts": len(parsed.texts), "characters": parsed.characters}
+        self._check(parsed, route)
+        sentences = len(route) * sum(map(_sentences, parsed.texts))
+        texts = parsed.texts
         with self.admission.place(sentences, client):
             try:
                 for number, choice in enumerate(route, 1):
                     if number < len(route):
-                        documents = await self._leg(choice, texts, self._options(choice), record, None)
+                        documents = await self._translate_leg(choice, texts, self._options(choice), record, None)
                         texts = [document.text for document in documents]
                     else:
-                        documents = await self._leg(choice, texts, self._options(choice, ask), record, on_piece)
+                        documents = await self._translate_leg(
+                            choice, texts, self._options(choice, parsed), record, on_piece
+                        )
             except asyncio.TimeoutError:
                 raise Refusal(503, NO_TIME, retry=True) from None
-        return _response_fields(ask, route[0], documents)
+        return _response_fields(parsed, route[0], documents)
 
     async def features(
         self, array: npt.NDArray[Any], model: str, alignments: bool, client: str, record: Record
@@ -105,8 +107,10 @@ class Service:
         with self.admission.place(1, client):
             try:
                 async with self.models.lease(choice.model, self._seconds_left(record)) as translator:
-                    left = self._seconds_left(record)
-                    translation = await asyncio.wait_for(translator.submit_features(array, options, seconds=left), left)
+                    seconds = self._seconds_left(record)
+                    translation = await asyncio.wait_for(
+                        translator.submit_features(array, options, seconds=seconds), seconds
+                    )
             except asyncio.TimeoutError:
                 raise Refusal(503, NO_TIME, retry=True) from None
         record.figures["tokens"] = len(translation.ids)
@@ -117,30 +121,30 @@ class Service:
             response |= {"vectors": translation.alignment.tokens, "seconds": translation.alignment.times}
         return response
 
-    def _check(self, ask: Ask, route: list[ModelChoice]) -> None:
+    def _check(self, parsed: TranslationRequest, route: list[ModelChoice]) -> None:
         """Refuse features that the models of a request do not support."""
-        if ask.alignments and len(route) > 1:
+        if parsed.alignments and len(route) > 1:
             raise Refusal(422, "alignments need one model, and these languages are translated through another one")
         aligns = all(choice.model.aligns for choice in route)
-        if ask.alignments and not aligns:
+        if parsed.alignments and not aligns:
             raise Refusal(422, "this model has no alignments: export it with tx-export --with-attention")
         if self.settings.replace_unknowns and not aligns:
             raise Refusal(422, "this model cannot replace unknown tokens: export it with tx-export --with-attention")
 
-    def _options(self, choice: ModelChoice, ask: Ask | None = None) -> Options:
+    def _options(self, choice: ModelChoice, parsed: TranslationRequest | None = None) -> Options:
         """Return the options of one model; those of the request are for the last model of its route."""
-        count = 1 + (ask.alternatives if ask else 0)
+        count = 1 + (parsed.alternatives if parsed else 0)
         return Options(
             source_language=choice.source_language,
             target_language=choice.target_language,
-            alignments=ask is not None and ask.alignments,
+            alignments=parsed is not None and parsed.alignments,
             generation=self.settings.generation,
             replace_unknowns=self.settings.replace_unknowns or None,
             beam=count if count > 1 else None,
             n_best=count,
         )
 
-    async def _leg(
+    async def _translate_leg(
         self,
         choice: ModelChoice,
         texts: list[str],
@@ -153,8 +157,9 @@ class Service:
         if not self._streams(choice):
             pieces = None
         async with self.models.lease(choice.model, self._seconds_left(record)) as translator:
-            left = self._seconds_left(record)
-            documents = await asyncio.wait_for(translate(translator, texts, options, left, pieces), left)
+            seconds = self._seconds_left(record)
+            documents = await asyncio.wait_for(translate(translator, texts, options, seconds, pieces), seconds)
+        # A client that asked for a stream gets one, even if tokens were not final before the end.
         if on_piece is not None and pieces is None:
             on_piece(documents[0].text)
         self._count(choice, documents, record)
@@ -187,20 +192,20 @@ def _sentences(text: str) -> int:
     return max(text.count("\n") + 1, -(-len(text) // CHARACTERS_PER_SENTENCE))
 
 
-def _response_fields(ask: Ask, choice: ModelChoice, documents: list[Document]) -> dict[str, Any]:
+def _response_fields(parsed: TranslationRequest, choice: ModelChoice, documents: list[Document]) -> dict[str, Any]:
     def one_or_list(values: list[Any]) -> Any:
-        if ask.several:
+        if parsed.several:
             return values
         return values[0]
 
     response = {"translatedText": one_or_list([document.text for document in documents])}
-    if ask.source == AUTO and choice.source is not None:
+    if parsed.source == AUTO and choice.source is not None:
         # The language is not detected: it is the only source language of the model.
         response["detectedLanguage"] = one_or_list([{"confidence": 100, "language": choice.source}] * len(documents))
-    if ask.alternatives:
-        response["alternatives"] = one_or_list([alternatives(document, ask.alternatives) for document in documents])
-    if ask.alignments:
-        response["alignments"] = one_or_list([alignments(*each) for each in zip(ask.texts, documents, strict=True)])
+    if parsed.alternatives:
+        response["alternatives"] = one_or_list([alternatives(document, parsed.alternatives) for document in documents])
+    if parsed.alignments:
+        response["alignments"] = one_or_list([alignments(*each) for each in zip(parsed.texts, documents, strict=True)])
     return response
 
 

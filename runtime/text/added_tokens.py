@@ -21,7 +21,7 @@ class Normalised(NamedTuple):
     """A normalised text, and the index in the original text of each of its characters and of its end."""
 
     text: str
-    places: Sequence[int]
+    offsets: Sequence[int]
 
 
 class Inner(Protocol):
@@ -63,21 +63,21 @@ class Part(NamedTuple):
 
     Attributes:
         text: the part; normalised if a token was found in the normalised text.
-        places: the index in the whole text of each character of the part, and of its end.
+        offsets: the index in the whole text of each character of the part, and of its end.
         token: the token; None for the text between tokens.
     """
 
     text: str
-    places: Sequence[int]
+    offsets: Sequence[int]
     token: AddedToken | None
 
-    def cut(self, start: int, end: int, token: AddedToken | None) -> "Part":
+    def sub_part(self, start: int, end: int, token: AddedToken | None) -> "Part":
         """Return a part of this part."""
-        return Part(self.text[start:end], self.places[start : end + 1], token)
+        return Part(self.text[start:end], self.offsets[start : end + 1], token)
 
-    def joined(self, other: "Part") -> "Part":
+    def merged(self, other: "Part") -> "Part":
         """Return this part and the next one as one part without a token."""
-        return Part(self.text + other.text, [*self.places[:-1], *other.places], None)
+        return Part(self.text + other.text, [*self.offsets[:-1], *other.offsets], None)
 
 
 class WithAdded:
@@ -95,7 +95,7 @@ class WithAdded:
         self._decodes = decodes
         self._by_id = {token.id: token for token in added.tokens}
         library = added.rules == "tokenizers"
-        self._raw = _Finder([token for token in added.tokens if not (library and token.normalized)])
+        self._raw_finder = _Finder([token for token in added.tokens if not (library and token.normalized)])
         # The library normalises these tokens and searches for them in the normalised text.
         normalised = [token for token in added.tokens if library and token.normalized]
         # For a model that does not normalise, white space other than " " is an ordinary character.
@@ -103,28 +103,28 @@ class WithAdded:
             self._spaces = " "
         else:
             self._spaces = "".join(filter(str.isspace, map(chr, range(0x3001))))
-        self._normalised = _Finder(normalised, [self._normal(token.content) for token in normalised])
+        self._normalised_finder = _Finder(normalised, [self._normalised_content(token.content) for token in normalised])
 
     def encode(self, text: str) -> list[int]:
-        if self._any(text):
+        if self._may_contain_token(text):
             return self.locate(text)[0]
         return self._inner.encode(text)
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
         ids: list[int] = []
         spans: list[Span] = []
-        if self._any(text):
+        if self._may_contain_token(text):
             parts = list(self._parts(text))
         else:
             parts = [Part(text, range(len(text) + 1), None)]
         for part, following in zip_longest(parts, parts[1:]):
-            found, where = self._located(part, None if following is None else following.token)
-            ids += found
-            spans += [(part.places[start], part.places[end]) for start, end in where]
+            part_ids, part_spans = self._locate_part(part, None if following is None else following.token)
+            ids += part_ids
+            spans += [(part.offsets[start], part.offsets[end]) for start, end in part_spans]
         return ids, spans
 
     def split(self, text: str) -> list[str]:
-        if not self._any(text):
+        if not self._may_contain_token(text):
             return self._inner.split(text)
         pieces: list[str] = []
         parts = list(self._parts(text))
@@ -151,52 +151,54 @@ class WithAdded:
         text = ""
         run = list[int]()
         for token in ids:
-            if (shown := self._by_id.get(token)) is None:
+            if (added := self._by_id.get(token)) is None:
                 run.append(token)
-            elif not shown.special:
-                text = text + self._inner.decode(run) + shown.content
+            elif not added.special:
+                text = text + self._inner.decode(run) + added.content
                 run = []
         return text + self._inner.decode(run)
 
     def piece(self, token: int) -> str | None:
-        known = self._by_id.get(token)
-        if known is None:
+        added = self._by_id.get(token)
+        if added is None:
             return self._inner.piece(token)
-        return known.content
+        return added.content
 
-    def _any(self, text: str) -> bool:
+    def _may_contain_token(self, text: str) -> bool:
         """Return whether a text may contain a token."""
-        return self._raw.may_find(text) or bool(self._normalised.tokens)
+        return self._raw_finder.may_find(text) or bool(self._normalised_finder.tokens)
 
-    def _normal(self, content: str) -> str:
+    def _normalised_content(self, content: str) -> str:
         normal = self._inner.normalised(content)
         if normal is None:
             return content
         return normal.text
 
     def _parts(self, text: str) -> Iterator[Part]:
-        whole = Part(text, range(len(text) + 1), None)
+        whole_part = Part(text, range(len(text) + 1), None)
         if self._added.rules == "python":
-            yield from self._raw.split_as_python(whole)
+            yield from self._raw_finder.split_as_python(whole_part)
             return
-        for part in self._raw.split(whole):
+        for part in self._raw_finder.split(whole_part):
             yield from [part] if part.token is not None else self._split_normalised(part)
 
     def _split_normalised(self, part: Part) -> list[Part]:
         """Return the tokens of the normalised text and the parts between them; the part itself if it has none."""
-        if not self._normalised.tokens:
+        if not self._normalised_finder.tokens:
             return [part]
         normal = self._inner.normalised(part.text)
         if normal is None:
-            whole = part
+            normalised_part = part
         else:
-            whole = Part(self._marked(normal, part.text), [part.places[place] for place in normal.places], None)
-        found = self._normalised.split(whole)
-        if any(each.token is not None for each in found):
-            return [each._replace(text=each.text.replace(WORD, " ")) for each in found]
+            normalised_part = Part(
+                self._mark_spaces(normal, part.text), [part.offsets[offset] for offset in normal.offsets], None
+            )
+        parts = self._normalised_finder.split(normalised_part)
+        if any(each.token is not None for each in parts):
+            return [each._replace(text=each.text.replace(WORD, " ")) for each in parts]
         return [part]
 
-    def _marked(self, normal: Normalised, text: str) -> str:
+    def _mark_spaces(self, normal: Normalised, text: str) -> str:
         """Return a normalised text in which runs of spaces may be replaced by word markers, which are not white space.
 
         The normaliser of SeamlessM4T's tokenizer.json does this, so that tokens do not take these spaces.
@@ -207,14 +209,14 @@ class WithAdded:
         """
         if self._added.spaces != "kept_before_normalized":
             return normal.text
-        runs = {place for match in _RUN.finditer(text) for place in range(*match.span())}
+        runs = {offset for match in _RUN.finditer(text) for offset in range(*match.span())}
         last = len(normal.text) - 1
         return "".join(
-            WORD if letter == " " and i < last and normal.places[i] in runs else letter
+            WORD if letter == " " and i < last and normal.offsets[i] in runs else letter
             for i, letter in enumerate(normal.text)
         )
 
-    def _located(self, part: Part, following: AddedToken | None) -> tuple[list[int], list[Span]]:
+    def _locate_part(self, part: Part, following: AddedToken | None) -> tuple[list[int], list[Span]]:
         """Return the ids of a part, and the character span of each id in the part."""
         if part.token is not None:
             return [part.token.id], [(0, len(part.text))]
@@ -224,14 +226,14 @@ class WithAdded:
 
     def _continues(self, part: Part) -> bool:
         """Return whether a part is encoded without the space that the model adds before a text."""
-        return self._added.prefix == "first" and part.places[0] > 0 and not part.text[0].isspace()
+        return self._added.prefix == "first" and part.offsets[0] > 0 and not part.text[0].isspace()
 
     def _space_after(self, part: Part, following: AddedToken | None) -> list[int]:
         """Return the ids of the space between a part and the following token; empty if the space is dropped."""
-        kept = self._added.spaces == "kept" or (
+        keeps_space = self._added.spaces == "kept" or (
             self._added.spaces == "kept_before_normalized" and following is not None and following.normalized
         )
-        if following is not None and kept and part.text[-1] in self._spaces:
+        if following is not None and keeps_space and part.text[-1] in self._spaces:
             return self._inner.space()
         return []
 
@@ -247,6 +249,7 @@ class _Finder:
     def __init__(self, tokens: Sequence[AddedToken], contents: Sequence[str] | None = None) -> None:
         texts = [token.content for token in tokens] if contents is None else contents
         self.tokens = {text: token for text, token in zip(texts, tokens, strict=True) if text}
+        # The first alternative that matches wins in a regular expression, so longer tokens come first.
         longest_first = sorted(self.tokens, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
@@ -257,21 +260,21 @@ class _Finder:
         """Split as `AddedVocabulary` of the library `tokenizers` does."""
         text = part.text
         parts = list[Part]()
-        given = 0
+        position = 0
         for match in self._pattern.finditer(text):
             token, (start, end) = self.tokens[match[0]], match.span()
             if token.single_word and (is_word(text[start - 1 : start]) or is_word(text[end : end + 1])):
                 continue
-            while token.lstrip and start > given and text[start - 1].isspace():
+            while token.lstrip and start > position and text[start - 1].isspace():
                 start -= 1
             while token.rstrip and end < len(text) and text[end].isspace():
                 end += 1
-            if given < start:
-                parts.append(part.cut(given, start, None))
-            parts.append(part.cut(start, end, token))
-            given = end
-        if given < len(text):
-            return [*parts, part.cut(given, len(text), None)]
+            if position < start:
+                parts.append(part.sub_part(position, start, None))
+            parts.append(part.sub_part(start, end, token))
+            position = end
+        if position < len(text):
+            return [*parts, part.sub_part(position, len(text), None)]
         return parts
 
     def split_as_python(self, part: Part) -> list[Part]:
@@ -281,11 +284,11 @@ class _Finder:
         be a part of a word.
         """
         parts = list[Part]()
-        given = 0
+        position = 0
         for match in self._pattern.finditer(part.text):
-            parts += [part.cut(given, match.start(), None), part.cut(*match.span(), None)]
-            given = match.end()
-        parts = [each for each in (*parts, part.cut(given, len(part.text), None)) if each.text]
+            parts += [part.sub_part(position, match.start(), None), part.sub_part(*match.span(), None)]
+            position = match.end()
+        parts = [each for each in (*parts, part.sub_part(position, len(part.text), None)) if each.text]
         for i, each in enumerate(parts):
             if each.text in self.tokens:
                 self._change_neighbours(parts, i, self.tokens[each.text])
@@ -293,7 +296,7 @@ class _Finder:
 
     @staticmethod
     def _change_neighbours(parts: list[Part], i: int, token: AddedToken) -> None:
-        here = parts[i]
+        current = parts[i]
         if i > 0:
             left = parts[i - 1].text
         else:
@@ -303,13 +306,13 @@ class _Finder:
         else:
             right = ""
         if token.rstrip and right:
-            parts[i + 1] = parts[i + 1].cut(len(right) - len(right.lstrip()), len(right), None)
+            parts[i + 1] = parts[i + 1].sub_part(len(right) - len(right.lstrip()), len(right), None)
         if token.lstrip and left:
-            parts[i - 1] = parts[i - 1].cut(0, len(left.rstrip()), None)
+            parts[i - 1] = parts[i - 1].sub_part(0, len(left.rstrip()), None)
         if token.single_word and left and left[-1] != " ":
-            parts[i - 1], parts[i] = parts[i - 1].joined(here), here.cut(0, 0, None)
+            parts[i - 1], parts[i] = parts[i - 1].merged(current), current.sub_part(0, 0, None)
         elif token.single_word and right and right[0] != " ":
-            parts[i], parts[i + 1] = here.cut(0, 0, None), here.joined(parts[i + 1])
+            parts[i], parts[i + 1] = current.sub_part(0, 0, None), current.merged(parts[i + 1])
 
 
 def is_word(character: str) -> bool:

@@ -31,12 +31,12 @@ class Affixes:
     target_prefix: list[int]
     prompt: bool = False
 
-    def wrap(self, ids: Sequence[int], most: int | None = None) -> list[int]:
-        """Return prefix, ids and suffix of a source text. The ids are truncated to a total of at most `most`."""
-        if most is None:
+    def wrap(self, ids: Sequence[int], maximum: int | None = None) -> list[int]:
+        """Return prefix, ids and suffix of a source text. The ids are truncated to a total of at most `maximum`."""
+        if maximum is None:
             room = len(ids)
         else:
-            room = max(0, most - self.count)
+            room = max(0, maximum - self.count)
         return [*self.source_prefix, *ids[:room], *self.source_suffix]
 
     @property
@@ -54,24 +54,24 @@ def affixes(
         InputError: a language is unknown, the bundle has no choice of languages, or a required language is missing.
     """
     languages = description.languages
-    chosen = {
+    language_ids = {
         SOURCE_LANGUAGE: _language_id("source", source_language, languages),
         TARGET_LANGUAGE: _language_id("target", target_language, languages),
     }
 
-    def filled(field: str, optional: bool = False) -> list[int]:
+    def resolve(field: str, optional: bool = False) -> list[int]:
         ids: list[int] = []
         for item in getattr(description, field):
-            token = item if isinstance(item, int) else chosen[item]
+            token = item if isinstance(item, int) else language_ids[item]
             if token is not None:
                 ids.append(token)
             elif not optional:
-                raise _must_choose(item.partition("_")[0], languages)
+                raise _missing_language(item.partition("_")[0], languages)
         return ids
 
     in_text = languages is not None and languages.in_text
-    around = filled("source_prefix", in_text), filled("source_suffix"), filled("target_prefix")
-    return Affixes(*around, description.prompt)
+    resolved = resolve("source_prefix", in_text), resolve("source_suffix"), resolve("target_prefix")
+    return Affixes(*resolved, description.prompt)
 
 
 def split_marker(text: str, description: TokenizerDescription) -> tuple[str | None, str]:
@@ -90,11 +90,11 @@ def split_marker(text: str, description: TokenizerDescription) -> tuple[str | No
     before, after = languages.marker
     any_name = languages.marker == MARIANS_MARKER
     if any_name:
-        begun = text
+        marked_text = text
     else:
-        begun = text.lstrip()
-    name, marker, rest = begun[len(before) :].partition(after)
-    if not begun.startswith(before) or not marker or not (any_name or name in languages.target):
+        marked_text = text.lstrip()
+    name, marker, rest = marked_text[len(before) :].partition(after)
+    if not marked_text.startswith(before) or not marker or not (any_name or name in languages.target):
         return None, text
     return name, rest
 
@@ -116,20 +116,20 @@ def _language_id(side: str, name: str | None, languages: Languages | None) -> in
     if not table:
         raise InputError(f"{side} language {name!r}: this bundle has no {side} language to choose, leave it out")
     if name not in table:
-        raise InputError(f"{side} language {name!r} is unknown to this bundle: use {_some(table)}")
+        raise InputError(f"{side} language {name!r} is unknown to this bundle: use {_list_names(table)}")
     return table[name]
 
 
-def _must_choose(side: str, languages: Languages | None) -> InputError:
+def _missing_language(side: str, languages: Languages | None) -> InputError:
     assert languages is not None  # the rules of the manifest ensure this
     table, _ = languages.of(side)
-    return InputError(f"choose a {side} language of this bundle with --{side}-language: {_some(table)}")
+    return InputError(f"choose a {side} language of this bundle with --{side}-language: {_list_names(table)}")
 
 
-def _some(names: dict[str, int]) -> str:
-    shown = list(names)[:_MAX_NAMES]
-    if len(names) > len(shown):
-        rest = f" or one of {len(names) - len(shown)} more (tx-inspect lists them)"
+def _list_names(names: dict[str, int]) -> str:
+    first_names = list(names)[:_MAX_NAMES]
+    if len(names) > len(first_names):
+        rest = f" or one of {len(names) - len(first_names)} more (tx-inspect lists them)"
     else:
         rest = ""
-    return ", ".join(shown) + rest
+    return ", ".join(first_names) + rest

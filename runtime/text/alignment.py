@@ -59,10 +59,10 @@ def averaged(cross: Float32, heads: Sequence[tuple[int, int]]) -> Float32:
     """
     if heads:
         layers, numbers = zip(*heads, strict=True)
-        chosen = cross[list(layers), list(numbers)]
+        selected_heads = cross[list(layers), list(numbers)]
     else:
-        chosen = cross[-LAST_LAYERS:].reshape(-1, *cross.shape[2:])
-    mean: Float32 = chosen.mean(axis=0, dtype=np.float32)
+        selected_heads = cross[-LAST_LAYERS:].reshape(-1, *cross.shape[2:])
+    mean: Float32 = selected_heads.mean(axis=0, dtype=np.float32)
     return mean
 
 

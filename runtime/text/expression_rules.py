@@ -20,10 +20,10 @@ _COUNT = re.compile(r"([*+?]|\{(\d*)(,?)(\d*)\})[?+]?")
 
 
 @dataclass
-class _Ways:
+class _Ambiguity:
     """Ambiguity of a part, in bits: of the whole part, and before the last of its elements that must match."""
 
-    all: float = 0.0
+    total: float = 0.0
     failing: float = 0.0
 
 
@@ -56,46 +56,48 @@ def check_expressions(tokenizer: bytes) -> None:
 def bits_of(pattern: str) -> float:
     """Return the ambiguity of an expression, in bits; infinite if it is not understood."""
     try:
-        ways, end = _alternatives(pattern, 0)
+        ambiguity, end = _alternatives(pattern, 0)
     except (_Unknown, RecursionError):
         return math.inf
-    return math.inf if end < len(pattern) else ways.failing
+    return math.inf if end < len(pattern) else ambiguity.failing
 
 
 class _Unknown(Exception):
     """Syntax that is not understood."""
 
 
-def _alternatives(pattern: str, at: int) -> tuple[_Ways, int]:
+def _alternatives(pattern: str, position: int) -> tuple[_Ambiguity, int]:
     """Return the ambiguity of alternatives up to the end of their group, and that end."""
-    found = [_Ways()]
-    while at < len(pattern) and pattern[at] != ")":
-        if pattern[at] == "|":
-            found.append(_Ways())
-            at += 1
+    alternatives = [_Ambiguity()]
+    while position < len(pattern) and pattern[position] != ")":
+        if pattern[position] == "|":
+            alternatives.append(_Ambiguity())
+            position += 1
         else:
-            at = _element(pattern, at, found[-1])
-    choice = math.log2(len(found))
-    return _Ways(choice + max(each.all for each in found), max(each.failing for each in found)), at
+            position = _element(pattern, position, alternatives[-1])
+    choice = math.log2(len(alternatives))
+    return _Ambiguity(
+        choice + max(each.total for each in alternatives), max(each.failing for each in alternatives)
+    ), position
 
 
-def _element(pattern: str, at: int, before: _Ways) -> int:
+def _element(pattern: str, position: int, before: _Ambiguity) -> int:
     """Add an element and its quantifier to the ambiguity of what is before it, and return its end."""
-    inner, at = _atom(pattern, at)
+    inner, position = _atom(pattern, position)
     low, high = 1, 1.0
-    if count := _COUNT.match(pattern, at):
+    if count := _COUNT.match(pattern, position):
         low, high = _bounds(count)
-        at = count.end()
+        position = count.end()
     if low:
-        before.failing = max(before.failing, before.all + inner.failing)
+        before.failing = max(before.failing, before.total + inner.failing)
     before.failing = max(before.failing, inner.failing)
     if math.isinf(high):
-        before.all += _UNBOUNDED if not inner.all else math.inf
+        before.total += _UNBOUNDED if not inner.total else math.inf
     else:
-        before.all += min(_UNBOUNDED, math.log2(high - low + 1)) + inner.all * high
-    if high > 1 and inner.all:  # a repetition fails after others
-        before.failing = max(before.failing, before.all)
-    return at
+        before.total += min(_UNBOUNDED, math.log2(high - low + 1)) + inner.total * high
+    if high > 1 and inner.total:  # a repetition fails after others
+        before.failing = max(before.failing, before.total)
+    return position
 
 
 def _bounds(count: re.Match[str]) -> tuple[int, float]:
@@ -107,34 +109,34 @@ def _bounds(count: re.Match[str]) -> tuple[int, float]:
     return low, float(count[4]) if count[4] else math.inf
 
 
-def _atom(pattern: str, at: int) -> tuple[_Ways, int]:
-    if pattern[at] == "[":
-        return _Ways(), _end_of_class(pattern, at)
-    if pattern[at] == "(":
-        group = _GROUP.match(pattern, at)
+def _atom(pattern: str, position: int) -> tuple[_Ambiguity, int]:
+    if pattern[position] == "[":
+        return _Ambiguity(), _end_of_class(pattern, position)
+    if pattern[position] == "(":
+        group = _GROUP.match(pattern, position)
         if group is None or pattern[group.end() : group.end() + 1] in ("?", "*"):
             raise _Unknown
-        ways, end = _alternatives(pattern, group.end())
+        ambiguity, end = _alternatives(pattern, group.end())
         if end == len(pattern):
             raise _Unknown
-        return ways, end + 1
-    atom = _ATOM.match(pattern, at)
+        return ambiguity, end + 1
+    atom = _ATOM.match(pattern, position)
     if atom is None:
         raise _Unknown
-    return _Ways(), atom.end()
+    return _Ambiguity(), atom.end()
 
 
-def _end_of_class(pattern: str, at: int) -> int:
+def _end_of_class(pattern: str, position: int) -> int:
     """Return the end of a character class, which may contain others."""
     depth = 0
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            at += 1
-        elif pattern[at] == "[":
+    while position < len(pattern):
+        if pattern[position] == "\\":
+            position += 1
+        elif pattern[position] == "[":
             depth += 1
-        elif pattern[at] == "]":
+        elif pattern[position] == "]":
             depth -= 1
             if not depth:
-                return at + 1
-        at += 1
+                return position + 1
+        position += 1
     raise _Unknown

@@ -31,24 +31,25 @@ MAX_LINE_BYTES = 1 << 20
 ON_ERROR = ("strict", "replace", "skip")
 
 
-def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[list[bytes]]:
+def windows(descriptor: int, maximum: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[list[bytes]]:
     """Read a file descriptor to its end, and yield lists of whole lines without line ends, as soon as they arrive.
 
     Args:
         descriptor: descriptor of a file, pipe or terminal, open for reading.
-        most: maximum number of lines of a window. A window of long lines has fewer.
-        first: maximum number of lines of the first window. It doubles from window to window up to `most`.
+        maximum: maximum number of lines of a window. A window of long lines has fewer.
+        first: maximum number of lines of the first window. It doubles from window to window up to `maximum`.
     """
     lines: list[bytes] = []
     rest: list[bytes] = []  # pieces of a line whose end has not been read
     size = 0
-    now = min(first, most)
+    limit = min(first, maximum)
     while True:
-        if lines and (len(lines) >= now or size >= _WINDOW_BYTES or not _ready(descriptor)):
-            yield lines[:now]
-            lines = lines[now:]
+        # A person who types waits for the translation of each line: do not wait for more input than has arrived.
+        if lines and (len(lines) >= limit or size >= _WINDOW_BYTES or not _ready(descriptor)):
+            yield lines[:limit]
+            lines = lines[limit:]
             size = sum(map(len, lines))
-            now = min(2 * now, most)
+            limit = min(2 * limit, maximum)
             continue
         chunk = _read(descriptor)
         if not chunk:
@@ -62,9 +63,9 @@ def windows(descriptor: int, most: int = WINDOW_LINES, first: int = WINDOW_LINES
     if last := b"".join(rest):
         lines.append(last)
     while lines:
-        yield lines[:now]
-        lines = lines[now:]
-        now = min(2 * now, most)
+        yield lines[:limit]
+        lines = lines[limit:]
+        limit = min(2 * limit, maximum)
 
 
 def check_file(path: Path) -> None:
@@ -84,10 +85,10 @@ def check_file(path: Path) -> None:
 
 
 @contextmanager
-def open_lines(path: Path, most: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[Iterator[list[bytes]]]:
+def open_lines(path: Path, maximum: int = WINDOW_LINES, first: int = WINDOW_LINES) -> Iterator[Iterator[list[bytes]]]:
     """Open a file and yield an iterator over its windows; see `windows` and `open_text`."""
     with open_text(path) as descriptor:
-        yield windows(descriptor, most, first)
+        yield windows(descriptor, maximum, first)
 
 
 @contextmanager
@@ -168,10 +169,10 @@ def text_windows(raw: Iterable[list[bytes]], errors: str = "strict", what: str =
             window = [line.removeprefix(codecs.BOM_UTF8) for line in window[:1]] + window[1:]
         try:
             for line in window:
-                where = f"{what} {number + len(texts)}"
+                location = f"{what} {number + len(texts)}"
                 if len(line) > MAX_LINE_BYTES and errors != "skip":
-                    raise _too_long(line, where, InputError, ", or choose --errors skip")
-                texts.append(_line_text(b"" if len(line) > MAX_LINE_BYTES else line, errors, where))
+                    raise _too_long(line, location, InputError, ", or choose --errors skip")
+                texts.append(_line_text(b"" if len(line) > MAX_LINE_BYTES else line, errors, location))
         except InputError:
             if texts:
                 yield texts
@@ -186,11 +187,11 @@ def whole_text(descriptor: int, errors: str = "strict", what: str = "line") -> s
     return "\n".join(_line_text(line, errors, f"{what} {number}") for number, line in enumerate(lines, 1))
 
 
-def _line_text(line: bytes, errors: str, where: str) -> str:
+def _line_text(line: bytes, errors: str, location: str) -> str:
     if errors == "replace":
         return line.decode("utf-8", "replace")
     try:
-        return _text(line, where, InputError)
+        return _text(line, location, InputError)
     except InputError as error:
         if errors == "skip":
             return ""
@@ -216,14 +217,14 @@ def read_lines(file: Path, error: type[TxportError] = InputError) -> list[str]:
     return [_text(line.removesuffix(b"\r"), f"{file}, line {n}", error) for n, line in enumerate(lines, 1)]
 
 
-def _too_long(line: bytes, where: str, error: type[TxportError], way: str = "") -> TxportError:
-    most = f"{MAX_LINE_BYTES:,}"
-    return error(f"{where} has {len(line):,} bytes, more than {most}: break it into sentences{way}")
+def _too_long(line: bytes, location: str, error: type[TxportError], remedy: str = "") -> TxportError:
+    maximum = f"{MAX_LINE_BYTES:,}"
+    return error(f"{location} has {len(line):,} bytes, more than {maximum}: break it into sentences{remedy}")
 
 
-def _text(line: bytes, where: str, error: type[TxportError]) -> str:
+def _text(line: bytes, location: str, error: type[TxportError]) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as fault:
         byte = f"byte {fault.start + 1} is 0x{line[fault.start]:02x}"
-        raise error(f"{where} is not UTF-8 ({byte}): convert the text, for example with iconv -t utf-8") from None
+        raise error(f"{location} is not UTF-8 ({byte}): convert the text, for example with iconv -t utf-8") from None

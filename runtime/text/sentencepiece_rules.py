@@ -31,7 +31,7 @@ _TYPE = 3 << 3
 _USER_DEFINED = 4
 # SHA-256 of tables of the library's trainer (nmt_nfkc, nfkc, nmt_nfkc_cf, nfkc_cf of 0.2.1 and 0.2.3), which pass:
 # to check one takes 5 ms, a sixth of the time in which a small bundle opens.
-_KNOWN = {
+_TRUSTED_TABLES = {
     bytes.fromhex("79372c41389c2b9b29bc171017ab5400e352debd686b02670a42bec709015074"),
     bytes.fromhex("52f11028ff8a7df3e009d94a8b6a54d4a8a17132efb4ccc1c9a0a41e432bd91e"),
     bytes.fromhex("22c292c76f503795f30c85d79d30a7f572fff4f49e00392d2d60f4f93e941a1e"),
@@ -90,24 +90,24 @@ def check_sentencepiece(model: bytes) -> None:
 def _check_model(model: bytes) -> None:
     if len(model) > MAX_BYTES:
         raise _Refusal(f"has more than {MAX_BYTES} bytes")
-    defined: list[bytes] = []
-    at = special = 0
-    while at < len(model):
-        match = _PLAIN.match(model, at)
+    user_defined: list[bytes] = []
+    position = special = 0
+    while position < len(model):
+        match = _PLAIN.match(model, position)
         assert match is not None, "nothing matches as well"
-        if match.end() > at:
-            at = match.end()
+        if match.end() > position:
+            position = match.end()
             continue
-        tag, value, at = field_at(model, at)
+        tag, value, position = field_at(model, position)
         special += 1
         if special > MAX_SPECIAL or tag >> 32:
             raise _Refusal("has fields that no trainer writes")
         if tag == _PIECE:
-            defined += _checked_piece(value)
+            user_defined += _checked_piece(value)
         elif tag in (_NORMALIZER, _DENORMALIZER):
             for table in (each for inner, each in tagged(value) if inner == _TABLE):
                 _check_table(table)
-    _check_nesting(defined)
+    _check_nesting(user_defined)
 
 
 def _checked_piece(message: bytes) -> list[bytes]:
@@ -127,9 +127,9 @@ def _checked_piece(message: bytes) -> list[bytes]:
     return []
 
 
-def _check_nesting(defined: list[bytes]) -> None:
+def _check_nesting(user_defined: list[bytes]) -> None:
     nested: list[bytes] = []
-    for text in sorted(set(defined)):
+    for text in sorted(set(user_defined)):
         while nested and not text.startswith(nested[-1]):
             nested.pop()
         nested.append(text)
@@ -139,7 +139,7 @@ def _check_nesting(defined: list[bytes]) -> None:
 
 def _check_table(table: bytes) -> None:
     """Check every unit of a normalisation table that a text can reach."""
-    if not table or hashlib.sha256(table).digest() in _KNOWN:
+    if not table or hashlib.sha256(table).digest() in _TRUSTED_TABLES:
         return
     size = int.from_bytes(table[:4], "little")
     if len(table) > MAX_TABLE_BYTES or not 0 < size <= len(table) - 4 or size % 4:
@@ -200,6 +200,6 @@ class _Table:
         if rules.max() > MAX_RULES:
             raise _Refusal(f"has a normalisation table with more than {MAX_RULES} rules for one place")
         unique, inverse = np.unique(places, return_inverse=True)
-        most = np.zeros(unique.size, np.int64)
-        np.maximum.at(most, inverse, rules)
-        return unique, most
+        max_rules = np.zeros(unique.size, np.int64)
+        np.maximum.at(max_rules, inverse, rules)
+        return unique, max_rules

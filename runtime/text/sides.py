@@ -31,7 +31,7 @@ class Side(Protocol):
         """Return the ids of a text alone. Unpaired surrogates count as unseen characters."""
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
-        """Encode, with the characters that each id stands for, also where normalisation changes them."""
+        """Return the ids of a text, and the span of each id in the original text, before normalisation."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
@@ -40,11 +40,11 @@ class Side(Protocol):
         """Return the piece of an id; None if it has none."""
 
     def split(self, text: str) -> list[str]:
-        """Return the piece of each id of `encode`, that of an unknown id as well; nothing if no id is unknown."""
+        """Return the piece of each id of `encode`, including unknown ids; an empty list if no id can be unknown."""
         return []
 
     def decode_copied(self, ids: Sequence[int], copies: Copies) -> str:
-        """Return the text of ids, some of which are replaced by pieces, if an id can be unknown."""
+        """Return the text of ids. `copies` replaces the ids at some positions by pieces of the source."""
         return self.decode(ids)
 
 
@@ -79,9 +79,9 @@ class Pieces(Side):
         return self._vocabulary.ids([piece.piece for piece in pieces]), spans
 
     def _is_unknown(self, text: str) -> bool:
-        """Return whether the model makes one unknown piece of a text, after the mark of a word.
+        """Return whether the model converts a text to one unknown piece, after the marker of a word.
 
-        It reads the text twice, since white space at the ends would be removed, and not be seen.
+        The text is encoded twice in a row, because the model removes white space at the ends of a text.
         """
         ids = self._processor.encode(text * 2, out_type=int)
         return ids[-1:] == [self._processor.unk_id()] and ids[:-1] in ([], [self._processor.piece_to_id(WORD)])
@@ -97,32 +97,32 @@ class Pieces(Side):
         return str(self._processor.decode_pieces(self._vocabulary.pieces(ids)))
 
     def split(self, text: str) -> list[str]:
-        whole = _valid(text)
-        text, gaps = shortened(whole, self._is_unknown)
+        full_text = _valid(text)
+        text, gaps = shortened(full_text, self._is_unknown)
         pieces = self._processor.encode(text, out_type="immutable_proto").pieces
         spans = located([(piece.begin, piece.end) for piece in pieces], gaps)
         split = []
         for piece, (begin, end) in zip(pieces, spans, strict=True):
-            own = piece.piece
+            piece_text = piece.piece
             if end - begin > piece.end - piece.begin:  # a long run of unknown characters
-                mark = WORD * own.startswith(WORD)
-                own = mark + whole[begin:end].strip()
-            split.append(own)
+                mark = WORD * piece_text.startswith(WORD)
+                piece_text = mark + full_text[begin:end].strip()
+            split.append(piece_text)
         return split
 
     def decode_copied(self, ids: Sequence[int], copies: Copies) -> str:
         pieces: list[str] = []
-        begun = False
+        has_text = False
         for position, token in enumerate(ids):
             piece = copies.get(position) or self.piece(token)
             if piece is None:
                 continue
-            known = self._processor.piece_to_id(piece)
-            if position in copies and known == self._processor.unk_id():  # SentencePiece shows it unchanged
+            piece_id = self._processor.piece_to_id(piece)
+            if position in copies and piece_id == self._processor.unk_id():  # SentencePiece shows it unchanged
                 piece = piece.replace(WORD, " ")
-                if not begun:
+                if not has_text:
                     piece = piece.lstrip(" ")
-            begun = begun or not self._processor.is_control(known)
+            has_text = has_text or not self._processor.is_control(piece_id)
             pieces.append(piece)
         return str(self._processor.decode_pieces(pieces))
 
@@ -142,7 +142,7 @@ class Pieces(Side):
         return self._continuing.split(text)
 
     def normalised(self, text: str) -> Normalised | None:
-        """Return the text as the model reads it, without a space that it puts in front; None if it changes nothing."""
+        """Return the normalised text, without the space that the model adds in front; None without normalisation."""
         if self._normalises:
             return _normalised(self._processor, _valid(text))
         return None
@@ -161,52 +161,52 @@ class Pieces(Side):
 
     @cached_property
     def _continuing(self) -> "Pieces":
-        """The same model, which puts no space in front of a text."""
-        # Fields of a message that is there twice are merged: NormalizerSpec.add_dummy_prefix becomes false.
+        """The same model without the space that it adds in front of a text."""
+        # Protocol Buffers merges the fields of a repeated message, so NormalizerSpec.add_dummy_prefix becomes false.
         data = self._processor.serialized_model_proto() + field(3, number_field(3, 0))
-        other = copy(self)
-        other._processor = sentencepiece.SentencePieceProcessor(model_proto=data)
-        return other
+        continuing = copy(self)
+        continuing._processor = sentencepiece.SentencePieceProcessor(model_proto=data)
+        return continuing
 
 
 def _normalised(processor: sentencepiece.SentencePieceProcessor, text: str) -> Normalised:
     """Normalise a text, long runs in blocks."""
     spans = list(blocks(text, lambda part: _normalised_block(processor, part).text))
     parts = [_normalised_block(processor, text[start:end]) for start, end in spans]
-    places = [start + place for (start, _), part in zip(spans, parts, strict=True) for place in part.places[:-1]]
-    return Normalised("".join(part.text for part in parts), [*places, len(text)])
+    offsets = [start + offset for (start, _), part in zip(spans, parts, strict=True) for offset in part.offsets[:-1]]
+    return Normalised("".join(part.text for part in parts), [*offsets, len(text)])
 
 
 def _normalised_block(processor: sentencepiece.SentencePieceProcessor, text: str) -> Normalised:
-    """Normalise a text by putting its pieces together."""
+    """Return a normalised text, joined from its pieces."""
     parts: list[str] = []
-    places: list[int] = []
+    offsets: list[int] = []
     for piece in processor.encode(text, out_type="immutable_proto").pieces:
-        # A character of several pieces is one of bytes: the last piece has it.
+        # A character outside the vocabulary becomes one piece per byte. SentencePiece gives its span to the last one.
         if processor.is_byte(piece.id):
             part = text[piece.begin : piece.end]
         else:
             part = piece.piece.replace(WORD, " ")
-        # From the end, since a space in front may be of none of the text's characters.
-        places += [max(piece.begin, piece.end - len(part) + i) for i in range(len(part))]
+        # Counted from the end, since the space that the model adds in front has no character in the text.
+        offsets += [max(piece.begin, piece.end - len(part) + i) for i in range(len(part))]
         parts.append(part)
-    whole = "".join(parts)
-    skipped = len(whole) - len(whole.lstrip(" "))
-    # White space at both ends, which the model drops; one of white space alone has it once.
+    joined_text = "".join(parts)
+    skipped = len(joined_text) - len(joined_text.lstrip(" "))
+    # The model drops white space at both ends. Restore it; a text of white space only gets one space.
     before = text[:1].isspace()
     after = text[-1:].isspace() and not text.isspace()
     end = len(text.rstrip())
     return Normalised(
-        " " * before + whole[skipped:] + " " * after,
-        [*[0] * before, *places[skipped:], *[end] * after, len(text)],
+        " " * before + joined_text[skipped:] + " " * after,
+        [*[0] * before, *offsets[skipped:], *[end] * after, len(text)],
     )
 
 
 class FromTokenizers(Side):
-    """A tokenizer.json of the `tokenizers` library, without the special tokens that it would add by itself.
+    """A tokenizer.json of the library `tokenizers`, without the special tokens that the library would add.
 
     Raises:
-        BundleError: the file is missing or is not one.
+        BundleError: the file is missing or is not a tokenizer.json.
         MissingLibrary: the library is not installed.
     """
 
@@ -221,7 +221,7 @@ class FromTokenizers(Side):
             raise BundleError(f"{model} is missing or cannot be read: copy or export the bundle again") from error
         except SlowExpression as error:
             raise BundleError(f"{model} {error}: use a tokenizer.json without it") from error
-        except BaseException as error:  # the library raises nothing more special, or panics
+        except BaseException as error:  # the library raises plain Exception; its panics are only BaseException
             if not is_failure(error):
                 raise
             raise BundleError(f"{model} is not a tokenizer.json ({error}): copy or export the bundle again") from error
@@ -233,13 +233,13 @@ class FromTokenizers(Side):
         return self.locate(text)[0]
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
-        with _panics("encode a text"):
+        with _wrap_panics("encode a text"):
             encoding = self._tokenizer.encode(_valid(text), add_special_tokens=False)
         return list(encoding.ids), list(encoding.offsets)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without special ones."""
-        with _panics("decode ids"):
+        with _wrap_panics("decode ids"):
             return str(self._tokenizer.decode([int(i) for i in ids if i >= 0], skip_special_tokens=True))
 
     def piece(self, token: int) -> str | None:
@@ -301,8 +301,8 @@ def _load(path: File) -> sentencepiece.SentencePieceProcessor:
 
 
 @contextmanager
-def _panics(what: str) -> Iterator[None]:
-    """Turn what `tokenizers` raises into an error; a panic, as by a damaged tokenizer.json, is not an `Exception`."""
+def _wrap_panics(what: str) -> Iterator[None]:
+    """Convert exceptions of `tokenizers`. A panic, for example of a damaged file, is not an `Exception`."""
     try:
         yield
     except BaseException as error:
@@ -313,7 +313,7 @@ def _panics(what: str) -> Iterator[None]:
 
 
 def _valid(text: str) -> str:
-    """Return the text without unpaired surrogates, which UTF-8 cannot hold."""
+    """Return the text with unpaired surrogates replaced, since UTF-8 cannot encode them."""
     if not text.isascii():
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text

@@ -1,4 +1,4 @@
-"""Text to ids and back: SentencePiece, the `tokenizers` library, or nothing at all for models that work on ids."""
+"""Tokenizers: SentencePiece, the library `tokenizers`, bytes, or none for models that read only ids."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +23,9 @@ class Tokenizer(Protocol):
     """Protocol of tokenizers."""
 
     def encode(self, text: str) -> list[int]:
-        """All source ids of one line in the default languages: those of the text, with prefix and suffix (eos)."""
-        ids, around = self.encode_source(text)
-        return around.wrap(ids)
+        """Return all source ids of a line in the default languages, with prefix and suffix (eos)."""
+        ids, text_affixes = self.encode_source(text)
+        return text_affixes.wrap(ids)
 
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
@@ -35,10 +35,10 @@ class Tokenizer(Protocol):
     def locate_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], list[Span], Affixes]:
-        """Encode as `encode_source` does, with the characters, first and after the last, that each id stands for."""
+        """Return the same as `encode_source`, and the character span of each id."""
 
     def affixes(self, source_language: str | None = None, target_language: str | None = None) -> Affixes:
-        """Return the affixes of texts that choose no language by themselves; None for the default languages."""
+        """Return the affixes of texts without a language marker; None for the default languages."""
 
     def encode_prefix(self, text: str) -> list[int]:
         """Return the target ids of a prefix that a translation must begin with, without bos and eos."""
@@ -47,11 +47,11 @@ class Tokenizer(Protocol):
         """Return the text of target ids; special ids, and ids outside the vocabulary, leave no text."""
 
     def decode_copied(self, ids: Sequence[int], copies: Copies) -> str:
-        """Return the text of target ids, some of which are replaced by pieces of the source."""
+        """Return the text of target ids. `copies` replaces some of them by pieces of the source."""
         return self.decode(ids)
 
     def split_source(self, text: str, source_language: str | None, target_language: str | None) -> list[str]:
-        """Return the piece of each id of `encode_source`; the piece of an unknown id is its own text."""
+        """Return the piece of each id of `encode_source`; for an unknown id, its part of the text."""
         return []
 
     def source_piece(self, token: int) -> str | None:
@@ -59,13 +59,13 @@ class Tokenizer(Protocol):
         return None
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return pieces of these source ids, for people."""
+        """Return labels of source ids, for display."""
 
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return pieces of these target ids, for people."""
+        """Return labels of target ids, for display."""
 
     def target_spans(self, ids: Sequence[int], copies: Copies = NO_COPIES) -> list[Span]:
-        """Characters of the text of `decode_copied` that each id adds; an unfinished character is the last id's."""
+        """Return the span that each id adds to the text of `decode_copied`; incomplete characters go to the last id."""
         stream = TextStream(self, copies)
         spans = list[Span]()
         end = 0
@@ -81,9 +81,9 @@ class TextTokenizer(Tokenizer):
 
     Args:
         source: the model of the source side.
-        target: that of the target side.
+        target: the model of the target side.
         description: the affixes and languages, as in the manifest.
-        unk: the id that takes the place of an unknown language.
+        unk: the id that replaces an unknown language.
     """
 
     def __init__(self, source: Side, target: Side, description: TokenizerDescription, unk: int) -> None:
@@ -98,24 +98,23 @@ class TextTokenizer(Tokenizer):
         """Return the source ids of the text alone, and its affixes.
 
         Args:
-            text: one line, which may choose its target language by itself if the bundle has that.
-            source_language: its language, None for the default.
-            target_language: likewise.
+            text: one line. It may begin with a marker of its target language if the bundle supports markers.
+            source_language, target_language: None for the default.
 
         Raises:
             InputError: as `txport.runtime.text.affixes.affixes`.
         """
-        rest, around = self._split(text, source_language, target_language)
-        return self._source.encode(rest), around
+        rest, text_affixes = self._split(text, source_language, target_language)
+        return self._source.encode(rest), text_affixes
 
     def locate_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], list[Span], Affixes]:
         """Encode with the characters of each id, counted from the beginning of the whole text; see `encode_source`."""
-        rest, around = self._split(text, source_language, target_language)
+        rest, text_affixes = self._split(text, source_language, target_language)
         ids, spans = self._source.locate(rest)
         skipped = len(text) - len(rest)
-        return ids, [(start + skipped, end + skipped) for start, end in spans], around
+        return ids, [(start + skipped, end + skipped) for start, end in spans], text_affixes
 
     def split_source(self, text: str, source_language: str | None, target_language: str | None) -> list[str]:
         return self._source.split(self._split(text, source_language, target_language)[0])
@@ -127,7 +126,7 @@ class TextTokenizer(Tokenizer):
         return self._target.encode(text)
 
     def prefix_spans(self, text: str) -> list[Span]:
-        """Return the characters that each id of `encode_prefix` stands for."""
+        """Return the character span of each id of `encode_prefix`."""
         return self._target.locate(text)[1]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -143,38 +142,38 @@ class TextTokenizer(Tokenizer):
         return self._source.piece(token)
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of source ids; an id without one is its number."""
+        """Return the pieces of source ids; for an id without a piece, `<id>`."""
         return [self._source.piece(token) or f"<{token}>" for token in ids]
 
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of target ids, likewise."""
+        """Return the pieces of target ids; for an id without a piece, `<id>`."""
         return [self._target.piece(token) or f"<{token}>" for token in ids]
 
     def source_text(self, ids: Sequence[int]) -> str:
-        """Return the text of source ids: it turns random ids into sample texts for a model that came without any."""
+        """Return the text of source ids, to make sample texts from random ids."""
         return self._source.decode(ids)
 
     def _split(self, text: str, source_language: str | None, target_language: str | None) -> tuple[str, Affixes]:
-        """Return the text without its own choice of a language, and the affixes for that choice."""
+        """Return the text without its language marker, and the affixes for the marked language."""
         description = self._description
         name, text = split_marker(text, description)
         if name is not None:
-            known = description.languages is not None and name in description.languages.target
-            if known:
+            is_known = description.languages is not None and name in description.languages.target
+            if is_known:
                 target_language = name
             else:
                 target_language = None
-            if not known:
+            if not is_known:
                 description = with_unknown_target(description, self._unk)
         return text, affixes(description, source_language, target_language)
 
 
 class SentencePieceTokenizer(TextTokenizer):
-    """A SentencePiece model for each side, perhaps the same one, whose ids are the model's.
+    """Two SentencePiece models, or one for both sides, whose ids are also those of the translation model.
 
     Args:
         source: the model file of the source side.
-        target: that of the target side; None for the same.
+        target: the model file of the target side; None for the same file.
         eos: the id that is appended to source ids.
 
     Raises:
@@ -193,7 +192,7 @@ class SentencePieceTokenizer(TextTokenizer):
 
 
 class IdsOnly(Tokenizer):
-    """The tokenizer of a bundle that has none.
+    """Placeholder for a bundle without a tokenizer: decoding gives no text, encoding raises an error.
 
     Args:
         description: the affixes and languages, as in the manifest.
@@ -205,32 +204,32 @@ class IdsOnly(Tokenizer):
     def encode_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], Affixes]:
-        """Raises InputError: there is nothing to encode with."""
+        """Raise InputError: the bundle has no tokenizer."""
         raise InputError("this bundle has no tokenizer: give it ids (Translator.translate_ids)")
 
     def encode_prefix(self, text: str) -> list[int]:
-        """Raises InputError: there is nothing to encode with."""
+        """Raise InputError: the bundle has no tokenizer."""
         raise InputError("this bundle has no tokenizer: give it ids (Translator.translate_ids)")
 
     def locate_source(
         self, text: str, source_language: str | None = None, target_language: str | None = None
     ) -> tuple[list[int], list[Span], Affixes]:
-        """Raises InputError: there is nothing to encode with."""
+        """Raise InputError: the bundle has no tokenizer."""
         raise InputError("this bundle has no tokenizer: give it ids (Translator.translate_ids)")
 
     def affixes(self, source_language: str | None = None, target_language: str | None = None) -> Affixes:
         return affixes(self._description, source_language, target_language)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """No text."""
+        """Return an empty text."""
         return ""
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Their numbers."""
+        """Return `<id>` for each source id."""
         return [f"<{token}>" for token in ids]
 
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Their numbers."""
+        """Return `<id>` for each target id."""
         return [f"<{token}>" for token in ids]
 
 
@@ -240,13 +239,13 @@ def open_tokenizer(
     """Return the tokenizer that the field `tokenizer` of a manifest describes.
 
     Args:
-        bundle: what has its files, by the names in the description.
+        bundle: contains the files that the description names.
         description: the field.
-        vocabularies: the ids that the model has.
+        vocabularies: sizes of the model's vocabularies.
 
     Raises:
         BundleError: a file is missing, damaged, or has more pieces than the model has ids.
-        MissingLibrary: the library that it needs is not installed.
+        MissingLibrary: the library for this kind of tokenizer is not installed.
     """
     unk = vocabularies.unk
     if description.kind == "bytes":
@@ -256,8 +255,8 @@ def open_tokenizer(
         return IdsOnly(description)
     files = files_of(bundle)
     source = _side(files, description, description.source, unk, vocabularies.source)
-    same = description.source == description.target and vocabularies.source == vocabularies.target
-    if same:
+    is_shared = description.source == description.target and vocabularies.source == vocabularies.target
+    if is_shared:
         target = source
     else:
         target = _side(files, description, description.target, unk, vocabularies.target)
@@ -276,6 +275,7 @@ def _side(bundle: Files, description: TokenizerDescription, files: TokenizerFile
         pieces = Pieces(path, load_vocabulary(bundle / files.vocabulary, size, unk))
         return _with_added(pieces, description, decodes=True)
     side: FromTokenizers | Pieces = FromTokenizers(path) if description.kind == "tokenizers" else Pieces(path)
+    # A smaller tokenizer is possible: many models pad their vocabulary to a round number of rows.
     if side.size > size:
         raise BundleError(
             f"{path} has {side.size} pieces, more than the vocabulary of {size}: "
@@ -285,23 +285,23 @@ def _side(bundle: Files, description: TokenizerDescription, files: TokenizerFile
 
 
 class TextStream:
-    """Turns ids that arrive one by one into pieces of text whose concatenation is the text of all ids."""
+    """Decoder of ids that arrive one by one. Its pieces of text add up to the text of all ids."""
 
     def __init__(self, tokenizer: Tokenizer, copies: Copies = NO_COPIES) -> None:
         self._tokenizer = tokenizer
         self._copies = copies
         self._ids: list[int] = []
-        self._given = ""
+        self._emitted = ""
 
     def add(self, token_id: int, last: bool = False) -> str:
-        """The text that became certain by one more id: none while a character is incomplete, all by the last id."""
+        """Return the text that this id completes: empty while a character is incomplete, the rest at the last id."""
         self._ids.append(token_id)
         text = self._tokenizer.decode_copied(self._ids, self._copies)
-        # A trailing replacement character is what the first bytes of a character look like.
+        # The first bytes of an incomplete character decode to a replacement character. Wait for the others.
         if not last:
             text = text.rstrip("\ufffd")
-        if not text.startswith(self._given):
+        if not text.startswith(self._emitted):
             return ""
-        added = text[len(self._given) :]
-        self._given = text
+        added = text[len(self._emitted) :]
+        self._emitted = text
         return added

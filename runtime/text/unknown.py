@@ -32,16 +32,16 @@ def shortened(text: str, is_unknown: Callable[[str], bool]) -> tuple[str, list[G
     """
     if len(text) < MIN_RUN:
         return text, []
-    left = list[str]()
+    parts = list[str]()
     gaps = list[Gap]()
     done = 0
     size = 0
     for start, end in (cut for run in _RUN.finditer(text) for cut in _cuts(text, run.start(), run.end(), is_unknown)):
-        left.append(text[done:start])
+        parts.append(text[done:start])
         size += start - done
         gaps.append((size, end - start))
         done = end
-    return "".join([*left, text[done:]]), gaps
+    return "".join([*parts, text[done:]]), gaps
 
 
 def _cuts(text: str, first: int, last: int, is_unknown: Callable[[str], bool]) -> list[Span]:
@@ -65,9 +65,10 @@ def located(spans: list[Span], gaps: list[Gap]) -> list[Span]:
     if not gaps:
         return spans
 
-    places, sizes = [place for place, _ in gaps], [0, *accumulate(size for _, size in gaps)]
+    positions, sizes = [position for position, _ in gaps], [0, *accumulate(size for _, size in gaps)]
     return [
-        (begin + sizes[bisect_left(places, begin + 1)], end + sizes[bisect_left(places, end)]) for begin, end in spans
+        (begin + sizes[bisect_left(positions, begin + 1)], end + sizes[bisect_left(positions, end)])
+        for begin, end in spans
     ]
 
 

@@ -42,8 +42,8 @@ class Vocabulary:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the pieces of ids; ids without a piece or outside the vocabulary are skipped."""
-        found = (self._pieces[token] for token in ids if 0 <= token < len(self._pieces))
-        return [piece for piece in found if piece is not None]
+        texts = (self._pieces[token] for token in ids if 0 <= token < len(self._pieces))
+        return [piece for piece in texts if piece is not None]
 
 
 def load_vocabulary(path: File, size: int, unk: int) -> Vocabulary:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from txport.benchmarks.demo import SENTENCES, Demo
-from txport.benchmarks.demo_summary import SHOWN, DemoFigures, Translated, missed, print_summary
+from txport.benchmarks.demo_summary import MAX_LISTED, DemoFigures, Translated, missed, print_summary
 from txport.training.run.paths import RunPaths
 
 
@@ -152,7 +152,7 @@ def test_all_stages_with_a_model_that_has_learned_nothing(tmp_path: Path, checkp
     assert done.returncode == 0, done.stderr
     assert "exact match is " in done.stdout and "everyday sentences are right" in done.stdout
     assert done.stdout.index(SENTENCES.read_text().split("\t")[0]) < done.stdout.index("export and verify, FP16")
-    shown_first = [line.split("\t")[0] for line in SENTENCES.read_text().splitlines()[:SHOWN]]
+    shown_first = [line.split("\t")[0] for line in SENTENCES.read_text().splitlines()[:MAX_LISTED]]
     for shown in ("demo/bundle", *shown_first, "12/12", "in total"):
         assert shown in done.stdout
     for name, precision in (("bundle", "float32"), ("bundle-fp16", "float16")):

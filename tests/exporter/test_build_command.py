@@ -27,7 +27,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Dimensions, Generation, Limits, Range
 from txport.runtime.device.gpu import Gpu, find_gpu
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
-from txport.runtime.engines.directories import best, directories, own_engines
+from txport.runtime.engines.directories import best, directories, user_engines
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed, EngineError, InputError
@@ -51,7 +51,7 @@ def tx_build(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def engines_of(bundle: Path) -> list[Path]:
     """Directories of the engines that tx-build made of a bundle."""
-    return directories(own_engines(Manifest.load(bundle)))
+    return directories(user_engines(Manifest.load(bundle)))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,9 @@ def built(target: Path) -> BuildRecord:
 def test_engines_are_built_and_chosen(target: Path, built: BuildRecord) -> None:
     manifest = Manifest.load(target)
     here = best(target, manifest, L4, built.library)
-    assert here.record == built and here.directory.parent == own_engines(manifest) and not (target / "engines").exists()
+    assert (
+        here.record == built and here.directory.parent == user_engines(manifest) and not (target / "engines").exists()
+    )
     here.record.check_files(here.directory)
     assert built.lowering == "tensorscatter" and built.id_type == "int64"
     assert built.precision.type == manifest.precision.type and set(built.precision.layers) == {"float32"}
@@ -149,7 +151,7 @@ def test_one_engine_for_all_buckets_where_the_cache_length_is_free(target: Path,
 
 
 def test_a_second_build_at_the_same_time_is_refused(target: Path, built: BuildRecord) -> None:
-    with (own_engines(Manifest.load(target)) / ".lock").open("w") as lock:
+    with (user_engines(Manifest.load(target)) / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = tx_build(target, *SMALL, "--force")
     assert done.returncode == 2 and "another tx-build" in done.stderr
@@ -160,14 +162,14 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_loaded(target: Path, buil
     command = [str(Path(sys.executable).with_name("tx-build")), str(target), *SMALL, "--force"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list(own_engines(Manifest.load(target)).glob(".sm*/*.plan")) and time.monotonic() < deadline:
+    while not list(user_engines(Manifest.load(target)).glob(".sm*/*.plan")) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()
     process.wait()
-    assert list(own_engines(Manifest.load(target)).glob(".sm*/*.plan")), "it was killed while it built"
+    assert list(user_engines(Manifest.load(target)).glob(".sm*/*.plan")), "it was killed while it built"
     assert engines_of(target) == before and BuildRecord.load(before[0]) is not None
     assert tx_build(target, *SMALL, "--force").returncode == 0
-    assert not list(own_engines(Manifest.load(target)).glob(".sm*")), "the next build removes what the killed one left"
+    assert not list(user_engines(Manifest.load(target)).glob(".sm*")), "the next build removes what the killed one left"
 
 
 def test_a_build_that_takes_too_long_is_stopped(target: Path) -> None:
@@ -313,7 +315,7 @@ def test_engines_that_answer_wrongly_do_not_appear(
     monkeypatch.setattr(check, "open_engine", lambda *arguments: MemoryEngine(Limits(2, 512, 100)))
     with pytest.raises(CheckFailed, match=r"differ from the bundle's golden.json: case \d+ in a batch of 1"):
         build()
-    assert engines_of(target) == before and not list(own_engines(Manifest.load(target)).glob(".sm*"))
+    assert engines_of(target) == before and not list(user_engines(Manifest.load(target)).glob(".sm*"))
     right = OrtEngine(target, manifest, ["scatter"])
     monkeypatch.setattr(check, "open_engine", lambda *arguments: right)
     made = build()

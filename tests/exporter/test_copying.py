@@ -169,7 +169,7 @@ KINDS = ("ort", "scatter", "device")
 def engines(random_bundle: Path) -> dict[str, Engine]:
     """On ONNX Runtime in two lowerings, and over a device in host memory."""
     manifest, device = Manifest.load(random_bundle), MemoryDevice(lazy=False)
-    program = OrtProgram(random_bundle, manifest, manifest.lowerings, device, where="cpu")
+    program = OrtProgram(random_bundle, manifest, manifest.lowerings, device, provider="cpu")
     on_host = {name: OrtEngine(random_bundle, manifest, [name], threads=1) for name in manifest.lowerings}
     return {**on_host, "device": DeviceEngine(device, manifest, program)}
 

@@ -153,7 +153,7 @@ def test_held_out_vectors_of_a_checkpoint_and_a_file_are_samples(tmp_path: Path)
     checkpoint = load_checkpoint(tmp_path / "model")
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(checkpoint.features, arrays, strict=True))
     sample = choose_sample(checkpoint, 2, 24, 24)
-    assert [len(source) for source in sample.sources] == [4, 24] and sample.references == ["a", "b"] and sample.real
+    assert [len(source) for source in sample.sources] == [4, 24] and sample.references == ["a", "b"] and sample.is_real
     assert sample.limits == [24, 24] and sample.origin == "held-out vectors of the checkpoint"
     write_features(tmp_path / "more.npz", vectors((2,), SIZE, seed=1), ["d"])
     sample = choose_sample(checkpoint, 5, 24, 24, features=tmp_path / "more.npz")

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from txport.benchmarks.studies.random_checkpoint import random_checkpoint
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.exporter.golden_cases import MOST
+from txport.exporter.golden_cases import MAX_CASES
 from txport.models.checkpoint import load_checkpoint
 from txport.runtime.golden import load_golden
 
@@ -43,7 +43,7 @@ def leads_of(checkpoint: Path, bundle: Path) -> list[list[float]]:
     """By how much PyTorch prefers each id of the golden cases, which are its own, and the id after the last."""
     loaded, leads = load_checkpoint(checkpoint), []
     cases = load_golden(bundle).cases
-    assert 0 < len(cases) <= MOST
+    assert 0 < len(cases) <= MAX_CASES
     for case in cases:
         ids = torch.tensor([[loaded.config.bos_id, *case.target_ids]])
         with torch.inference_mode():

@@ -35,7 +35,7 @@ def test_the_sentences_are_those_of_the_file(checkpoint: Checkpoint, tmp_path: P
     ids = write_ids(tmp_path / "ids", ROWS)
     answers = write_ids(tmp_path / "answers", [[4, 3, EOS], [], [60, 2, EOS], [7, 60]])
     sample = choose_sample(checkpoint, 2, 20, 20, None, None, ids, answers)
-    assert sample.sources == [ROWS[0], ROWS[2]] and sample.real and sample.origin == str(ids)
+    assert sample.sources == [ROWS[0], ROWS[2]] and sample.is_real and sample.origin == str(ids)
     assert sample.references == ["4 3", "2"]  # neither eos nor pad, which is 60 here, has a text
     assert sample.tokenizer.decode([60, 4, 3, EOS]) == "4 3"
 

@@ -16,7 +16,7 @@ from txport.exporter.verification.table import print_report
 
 def printed(heads: list[str], rows: list[list[str]], width: int) -> str:
     output = io.StringIO()
-    print_table(heads, rows, Console(file=output, width=width), left=heads[:1])
+    print_table(heads, rows, Console(file=output, width=width), text_columns=heads[:1])
     return output.getvalue()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from txport.exporter.engines.inspector import engine_layers
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
-from txport.runtime.engines.directories import directories, own_engines
+from txport.runtime.engines.directories import directories, user_engines
 from txport.runtime.engines.tensorrt import TensorRt
 
 COMMAND = "import sys; sys.argv[0] = 'tx-build'; from txport.exporter.entry import build; build()"
@@ -30,7 +30,7 @@ def sizes(manifest: Manifest) -> list[str]:
 
 def engines_of(bundle: Path) -> list[Path]:
     """Directories of the engines that tx-build made of a bundle for this user."""
-    return directories(own_engines(Manifest.load(bundle)))
+    return directories(user_engines(Manifest.load(bundle)))
 
 
 def tx_build(bundle: Path, *more: str) -> dict[str, Any]:

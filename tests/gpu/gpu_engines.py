@@ -53,7 +53,7 @@ def on_onnxruntime(bundle: Path, lowering: Lowering | None = None, *, captured: 
 
     manifest, device = Manifest.load(bundle), CudaDevice()
     lowerings = choose(manifest, "cuda", "ort", lowering).lowerings
-    program = OrtProgram(bundle, manifest, lowerings, device, where=WHERE)
+    program = OrtProgram(bundle, manifest, lowerings, device, provider=WHERE)
     program.captures = program.captured = captured and program.captured
     return DeviceEngine(device, manifest, program)
 
@@ -62,7 +62,7 @@ def wrong_cases(engine: DeviceEngine, bundle: Path, rows: int | None = None) -> 
     """Golden cases whose answers differ, in so many rows, which are refilled; none where nothing is computed."""
     prefix = affixes(Manifest.load(bundle).tokenizer).target_prefix
     wrong = check(engine, load_golden(bundle), prefix, rows=rows and min(rows, engine.limits.batch))
-    return [f"case {each.case}: {each.expected[:12]} became {each.found[:12]}" for each in wrong if COMPUTES]
+    return [f"case {each.case}: {each.expected[:12]} became {each.actual[:12]}" for each in wrong if COMPUTES]
 
 
 def check_golden(engine: DeviceEngine, bundle: Path) -> None:

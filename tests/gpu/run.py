@@ -23,7 +23,7 @@ from pathlib import Path
 
 from page import findings, page, passed
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
-from txport.runtime.engines.directories import directories, own_engines
+from txport.runtime.engines.directories import directories, user_engines
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.files import make_directory, write_atomically
 from txport.runtime.libraries import cuda_provider
@@ -129,7 +129,7 @@ def bench_commands(
         for lowering in lowerings
         if only in (None, lowering)
     ]
-    runs += [("trt", ["--engine", "trt"])] if directories(own_engines(manifests[first])) else []
+    runs += [("trt", ["--engine", "trt"])] if directories(user_engines(manifests[first])) else []
     tools = ["--cpp", str(programs / "txport-bench")] if programs else []
     alike = [bundle for bundle in bundles if manifests[bundle].precision == manifests[first].precision]
     texts = [(bundle, runs[0]) for bundle in alike[::-1] if runs and manifests[bundle].tokenizer.kind != "none"]

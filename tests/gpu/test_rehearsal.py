@@ -26,7 +26,7 @@ from page import findings, page, passed
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import WEIGHTS, Manifest
 from txport.runtime.bundle.schema import FileEntry, Island
-from txport.runtime.engines.directories import own_engines
+from txport.runtime.engines.directories import user_engines
 from txport.runtime.errors import InputError
 from txport.runtime.files import sha256
 
@@ -266,7 +266,7 @@ def test_the_inspector_is_asked_about_every_engine(tmp_path: Path, monkeypatch: 
     tensorrt: Any = SimpleNamespace(module=module, library="TensorRT 8.6.1", open_engine=lambda data, _: (None, engine))
     monkeypatch.setenv("TXPORT_CACHE", str(tmp_path / "cache"))
     bundle = Path(shutil.copytree(BUNDLE, tmp_path / "toy"))
-    directory = own_engines(Manifest.load(bundle)) / "sm90-trt8.6.1-0"
+    directory = user_engines(Manifest.load(bundle)) / "sm90-trt8.6.1-0"
     directory.mkdir(parents=True)
     for name in ("build.json", "encoder.plan", "decoder_step.plan", "timing.cache"):
         (directory / name).touch()

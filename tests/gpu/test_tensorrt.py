@@ -15,7 +15,7 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.build_record import BuildRecord
 from txport.runtime.engines.choice import choose, open_engine
-from txport.runtime.engines.directories import own_engines
+from txport.runtime.engines.directories import user_engines
 from txport.runtime.engines.tensorrt import find_tensorrt
 from txport.runtime.errors import BundleError, TxportError
 
@@ -132,7 +132,7 @@ def test_engines_that_do_not_fit_are_refused(
 ) -> None:
     (built,) = engines_of(small_built)
     monkeypatch.setenv("TXPORT_CACHE", str(tmp_path))
-    shutil.copytree(built.parent, own_engines(Manifest.load(small_built)))
+    shutil.copytree(built.parent, user_engines(Manifest.load(small_built)))
     (directory,) = engines_of(small_built)
     record = BuildRecord.load(directory)
     gpu = dataclasses.replace(record.gpu, name="NVIDIA Nonesuch")

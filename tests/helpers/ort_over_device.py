@@ -19,7 +19,7 @@ from txport.runtime.search.requests import Request
 def over(device: Device, bundle: Path, lowering: Lowering | None = None, poll: int = 4) -> DeviceEngine:
     """Return an engine on a device that runs all work immediately."""
     manifest = Manifest.load(bundle)
-    program = OrtProgram(bundle, manifest, manifest.usable_lowerings(lowering), device, where="cpu")
+    program = OrtProgram(bundle, manifest, manifest.usable_lowerings(lowering), device, provider="cpu")
     return DeviceEngine(device, manifest, program, poll)
 
 

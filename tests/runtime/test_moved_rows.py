@@ -84,7 +84,7 @@ def toy_engine(lowering: Lowering | None) -> OrtEngine | DeviceEngine:
     if lowering not in _ENGINES:
         if lowering is None:
             device = MemoryDevice(lazy=False)
-            program = OrtProgram(BUNDLE, MANIFEST, MANIFEST.lowerings, device, where="cpu")
+            program = OrtProgram(BUNDLE, MANIFEST, MANIFEST.lowerings, device, provider="cpu")
             _ENGINES[lowering] = DeviceEngine(device, MANIFEST, program)
         else:
             _ENGINES[lowering] = OrtEngine(BUNDLE, MANIFEST, [lowering], threads=1)

@@ -77,11 +77,11 @@ def test_answers_without_an_end_are_limited_by_their_source(copying_model: Trans
         tokens += answers(engine, letters, [source])
     # Twice the source with its end, and 20; the model has 40 positions.
     assert tokens == [
-        PlainTranslation("28", ended=False),
-        PlainTranslation("24", ended=False),
-        PlainTranslation("40", ended=False),
+        PlainTranslation("28", finished=False),
+        PlainTranslation("24", finished=False),
+        PlainTranslation("40", finished=False),
     ]
-    assert answers(engine, letters, ["abc"], max_length=5) == [PlainTranslation("5", ended=False)]
+    assert answers(engine, letters, ["abc"], max_length=5) == [PlainTranslation("5", finished=False)]
     with pytest.raises(InputError, match="the maximum length 41 is not between 1 and 40, the maximum of this model"):
         answers(engine, letters, ["abc"], max_length=41)
 
@@ -90,8 +90,8 @@ def test_what_ended_and_what_was_read(copying_model: Transformer) -> None:
     done: list[int] = []
     sentences = ["abc", "", "k" * 100, *["defg"] * 300]
     made = answers(TorchEngine(copying_model), Letters(), sentences, watch=done.append)
-    assert [answer.whole for answer in made[:3]] == [True, True, False]
-    assert made[0].ended and made[1] == PlainTranslation("") and sum(done) == 303 and len(done) == 2
+    assert [answer.complete_source for answer in made[:3]] == [True, True, False]
+    assert made[0].finished and made[1] == PlainTranslation("") and sum(done) == 303 and len(done) == 2
     assert [answer.text for answer in made] == translate(TorchEngine(copying_model), Letters(), sentences)
 
 

@@ -83,8 +83,8 @@ class Aligned(Guide):
         links = self._alignments.get(pair)
         if links is None or not len(links):
             return ()
-        moved = piece_links(links, *pair, self._tokenizer) + np.array([source.start, target.start], np.int32)
-        return moved.flatten().tolist()
+        points = piece_links(links, *pair, self._tokenizer) + np.array([source.start, target.start], np.int32)
+        return points.flatten().tolist()
 
     def fill(self, matrix: Matrix, points: npt.NDArray[np.int32]) -> None:
         matrix[points[1::2], points[::2]] = 1.0
@@ -113,8 +113,8 @@ def average_of_heads(model: Transformer, weights: Mapping[torch.nn.Module, Tenso
         model: model whose decoder has run.
         weights: `[b, h, t, s]` for each of `cross_attentions`, see `txport.models.attention_maps.recorded_weights`.
     """
-    chosen = [weights[_cross_attention(model, layer)][:, head] for layer, head in model.config.alignment_heads]
-    return torch.stack(chosen).float().mean(dim=0)
+    heads = [weights[_cross_attention(model, layer)][:, head] for layer, head in model.config.alignment_heads]
+    return torch.stack(heads).float().mean(dim=0)
 
 
 def _cross_attention(model: Transformer, layer: int) -> torch.nn.Module:

@@ -20,13 +20,13 @@ Links: TypeAlias = npt.NDArray[np.int32]
 _LINK = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 
-def read_links(text: str, source: str, target: str, where: str) -> Links:
+def read_links(text: str, source: str, target: str, location: str) -> Links:
     """Return the word alignment of one pair.
 
     Args:
         text: alignment in Pharaoh format; may be empty.
         source, target: the pair.
-        where: file and line, for messages.
+        location: file and line, for messages.
 
     Raises:
         InputError: the format is wrong, or a word does not exist.
@@ -36,7 +36,7 @@ def read_links(text: str, source: str, target: str, where: str) -> Links:
         match = _LINK.fullmatch(item)
         if match is None:
             raise InputError(
-                f"{where} has {item[:40]!r}, but an alignment is pairs of a source word and a target word, counted "
+                f"{location} has {item[:40]!r}, but an alignment is pairs of a source word and a target word, counted "
                 "from 0, such as 0-0 1-2"
             )
         links.append((int(match[1]), int(match[2])))
@@ -45,8 +45,8 @@ def read_links(text: str, source: str, target: str, where: str) -> Links:
         for side, position, count in zip(("source", "target"), link, counts, strict=True):
             if position >= count:
                 raise InputError(
-                    f"{where} aligns word {position} of the {side}, counted from 0, which has {count}: align the text "
-                    "as it is here, its words being what white space separates"
+                    f"{location} aligns word {position} of the {side}, counted from 0, which has {count}: align this "
+                    "text, with words separated by white space"
                 )
     return np.array(links, np.int32).reshape(-1, 2)
 
@@ -55,13 +55,13 @@ def piece_links(links: Links, source: str, target: str, tokenizer: TextTokenizer
     """Convert the word alignment of a pair to an alignment of pieces, counted from the first piece of each text."""
     sides = (source, tokenizer.locate_source(source)[1]), (target, tokenizer.prefix_spans(target))
     pieces_of_source, pieces_of_target = (_pieces(text, spans) for text, spans in sides)
-    found = [
+    links_of_pieces = [
         (source_piece, target_piece)
         for source_word, target_word in links.tolist()
         for source_piece in pieces_of_source[source_word]
         for target_piece in pieces_of_target[target_word]
     ]
-    return np.array(found, np.int32).reshape(-1, 2)
+    return np.array(links_of_pieces, np.int32).reshape(-1, 2)
 
 
 def by_pair(
@@ -74,20 +74,20 @@ def by_pair(
         alignments: alignment of each, in Pharaoh format.
         lines: file and line of each, for messages.
     """
-    found: dict[tuple[str, str], Links] = {}
-    for pair, text, where in zip(pairs, alignments, lines, strict=True):
+    links_by_pair: dict[tuple[str, str], Links] = {}
+    for pair, text, location in zip(pairs, alignments, lines, strict=True):
         if pair[0].strip() and pair[1].strip():
-            links = read_links(text, *pair, where)
-            found.setdefault(pair, links)
-    return found
+            links = read_links(text, *pair, location)
+            links_by_pair.setdefault(pair, links)
+    return links_by_pair
 
 
 def _pieces(text: str, spans: Sequence[tuple[int, int]]) -> list[list[int]]:
     """Return the pieces of each word. A piece without characters belongs to the next word, if there is one."""
     words = words_of(text)
-    begins = [stripped(span, text)[0] for span in spans]
+    starts = [stripped(span, text)[0] for span in spans]
     pieces: list[list[int]] = [[] for _ in words]
-    for piece, word in enumerate(np.searchsorted([end for _, end in words], begins, side="right").tolist()):
+    for piece, word in enumerate(np.searchsorted([end for _, end in words], starts, side="right").tolist()):
         if word < len(words):
             pieces[word].append(piece)
     return pieces

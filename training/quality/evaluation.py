@@ -72,8 +72,8 @@ class PlainTranslation:
     """Translation: its text, whether it ended with eos, and whether its source was not truncated."""
 
     text: str
-    ended: bool = True
-    whole: bool = True
+    finished: bool = True
+    complete_source: bool = True
 
 
 def translate(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str]) -> list[str]:
@@ -109,16 +109,19 @@ def answers(
     """
     model = ModelFacts(engine.tokens, engine.vocabulary)
     call = Call.of(tokenizer, engine.limits, Options(max_length=max_length, beam=beam), ignore_warnings, model)
-    asked = [(_asked(call, text, number), number) for number, text in enumerate(sentences)]
-    asked.sort(key=lambda each: 0 if each[0] is None else -len(each[0].request.source_ids))
-    results = [PlainTranslation("")] * len(asked)
-    for start in range(0, len(asked), PART):
-        part = asked[start : start + PART]
+    numbered = [(_encoded(call, text, number), number) for number, text in enumerate(sentences)]
+    # Sentences of similar lengths share a batch, and need little padding.
+    numbered.sort(key=lambda each: 0 if each[0] is None else -len(each[0].request.source_ids))
+    results = [PlainTranslation("")] * len(numbered)
+    for start in range(0, len(numbered), PART):
+        part = numbered[start : start + PART]
         work = [(sentence, number) for sentence, number in part if sentence is not None]
-        made = decode_all(engine, [sentence.request for sentence, _ in work], rows=rows)
-        for (sentence, number), result in zip(work, made, strict=True):
-            ended = result.ids[-1] == engine.tokens.eos
-            results[number] = PlainTranslation(tokenizer.decode(result.ids), ended, whole=not sentence.truncated)
+        results_of_part = decode_all(engine, [sentence.request for sentence, _ in work], rows=rows)
+        for (sentence, number), result in zip(work, results_of_part, strict=True):
+            is_finished = result.ids[-1] == engine.tokens.eos
+            results[number] = PlainTranslation(
+                tokenizer.decode(result.ids), is_finished, complete_source=not sentence.truncated
+            )
         if watch is not None:
             watch(len(part))
     return results
@@ -145,7 +148,7 @@ def check_inputs(model: Path, sentences: Sequence[str], name: str) -> None:
         raise InputError(f"{model} reads {kinds[size]}, but {name} has {kinds[other.pop()]}: give another test set")
 
 
-def _asked(call: Call, text: str, number: int) -> Sentence | None:
+def _encoded(call: Call, text: str, number: int) -> Sentence | None:
     """Return the request for a text or a recording."""
     if isinstance(text, Recording):
         return call.of_ids(text.vectors[: call.limits.source], number + 1)
@@ -182,9 +185,9 @@ def open_model(model: Path, device: str = "auto", engine: str = "auto", threads:
 
 
 def _torch_device(device: str) -> str:
-    there = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    if device not in ("auto", *there):
-        raise InputError(f"a checkpoint cannot run on {device!r}: give auto or {' or '.join(there)}")
+    available = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    if device not in ("auto", *available):
+        raise InputError(f"a checkpoint cannot run on {device!r}: give auto or {' or '.join(available)}")
     if device == "auto":
-        return there[-1]
+        return available[-1]
     return device

@@ -9,7 +9,7 @@ from txport.runtime.errors import InputError
 from txport.training.corpora import Pair, load_test, read_parallel
 from txport.training.recipe import read
 
-_WAYS = "name a test set by --source and --reference, or by --recipe"
+_REMEDY = "name a test set by --source and --reference, or by --recipe"
 
 
 # Message with a checkpoint and an engine.
@@ -49,13 +49,13 @@ def evaluation_sets(
     names = [each.name for each in sets]
     if len(set(names)) < len(names):
         raise InputError("a test set is given twice: name each source and each recipe once")
-    return sets or [_own(model)]
+    return sets or [_model_set(model)]
 
 
-def _own(model: Path) -> EvaluationSet:
+def _model_set(model: Path) -> EvaluationSet:
     check_model(model)
     sentences = model / "sentences.txt"
     references = model / "references.txt"
     if not (sentences.exists() and references.exists()):
-        raise InputError(f"{model} carries no sentences with references: {_WAYS}")
+        raise InputError(f"{model} carries no sentences with references: {_REMEDY}")
     return EvaluationSet(f"its own {sentences}", read_parallel(sentences, references))

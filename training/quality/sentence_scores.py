@@ -38,14 +38,14 @@ def sentence_bleu(translation: str, reference: str, order: int = 2) -> float:
         reference: reference translation.
         order: maximum n.
     """
-    made = translation.split()
-    wanted = reference.split()
-    if not made:
+    hypothesis_words = translation.split()
+    reference_words = reference.split()
+    if not hypothesis_words:
         return 0.0
-    score = math.exp(min(0.0, 1 - len(wanted) / len(made)))
-    for n in range(1, min(order, len(made)) + 1):
-        ours = _ngrams(made, n)
-        theirs = _ngrams(wanted, n)
+    score = math.exp(min(0.0, 1 - len(reference_words) / len(hypothesis_words)))
+    for n in range(1, min(order, len(hypothesis_words)) + 1):
+        ours = _ngrams(hypothesis_words, n)
+        theirs = _ngrams(reference_words, n)
         score *= ((ours & theirs).total() / ours.total()) ** 0.5**n
     return score
 

@@ -10,7 +10,7 @@ from txport.runtime.errors import EngineError, InputError, TxportError
 from txport.training.examples import Examples
 
 # Error messages of gloo. NCCL's errors have a type.
-_LOST = re.compile(r"\bgloo\b|connection (closed|reset|refused) by peer", re.IGNORECASE)
+_LOST_CONNECTION = re.compile(r"\bgloo\b|connection (closed|reset|refused) by peer", re.IGNORECASE)
 
 
 class Agreement(Callback):
@@ -31,13 +31,13 @@ class Agreement(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.world_size == 1:
             return
-        found: list[tuple[int, str]] = [(0, "")] * trainer.world_size
-        torch.distributed.all_gather_object(found, (self._pairs, self._digest))
-        for rank, other in enumerate(found):
-            if other != found[0]:
+        corpora: list[tuple[int, str]] = [(0, "")] * trainer.world_size
+        torch.distributed.all_gather_object(corpora, (self._pairs, self._digest))
+        for rank, other in enumerate(corpora):
+            if other != corpora[0]:
                 error = InputError(
-                    f"process {rank} of this run has another corpus than process 0 ({_words(other[0], found[0][0])}): "
-                    "give all machines the same files and start again"
+                    f"process {rank} of this run has another corpus than process 0 "
+                    f"({_words(other[0], corpora[0][0])}): give all machines the same files and start again"
                 )
                 raise said_once(trainer, error)
 
@@ -49,14 +49,14 @@ def said_once(trainer: Trainer, error: TxportError) -> BaseException:
     return SystemExit(error.exit_code)
 
 
-def lost(error: RuntimeError, saved: bool) -> TxportError | None:
+def lost_process(error: RuntimeError, saved: bool) -> TxportError | None:
     """Return the error for a lost process, or None if the error has another cause.
 
     Args:
         error: exception of a collective operation.
         saved: whether a state was saved.
     """
-    if not isinstance(error, torch.distributed.DistError) and _LOST.search(str(error)) is None:
+    if not isinstance(error, torch.distributed.DistError) and _LOST_CONNECTION.search(str(error)) is None:
         return None
     if saved:
         way_out = "continue with --resume"

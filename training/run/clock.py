@@ -42,7 +42,7 @@ class Clock:
         return self.before + time.monotonic() - self._started
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds until the limit; None without a limit."""
         if self.limit is None:
             return None

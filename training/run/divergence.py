@@ -33,9 +33,9 @@ class DivergenceCheck(Callback):
         if loss is not None and not trainer.sanity_checking:
             self._check(trainer, f"the validation loss of step {trainer.global_step}", float(loss))
 
-    def _check(self, trainer: Trainer, what: str, value: float) -> None:
+    def _check(self, trainer: Trainer, quantity: str, value: float) -> None:
         if not _on_all(trainer, math.isfinite(value)):
-            raise _diverged(trainer, self._interruption, what, value)
+            raise _diverged(trainer, self._interruption, quantity, value)
 
 
 def check_weights(trainer: Trainer, interruption: Interruption) -> None:
@@ -56,7 +56,7 @@ def _on_all(trainer: Trainer, good: bool) -> bool:
     return good
 
 
-def _diverged(trainer: Trainer, interruption: Interruption, what: str, value: float) -> BaseException:
+def _diverged(trainer: Trainer, interruption: Interruption, quantity: str, value: float) -> BaseException:
     if math.isinf(value):
         name = "is infinite"
     else:
@@ -68,4 +68,4 @@ def _diverged(trainer: Trainer, interruption: Interruption, what: str, value: fl
             f", or stop at step {saved}, the last saved state, to get a checkpoint of it: "
             f"--resume --set training.max_steps={saved} --set training.keep=last"
         )
-    return said_once(trainer, DivergenceError(f"{what} {name}, the training diverged: {way_out}"))
+    return said_once(trainer, DivergenceError(f"{quantity} {name}, the training diverged: {way_out}"))

@@ -66,9 +66,9 @@ class Interruption:
         )
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        again = self.received is not None
+        is_second = self.received is not None
         self.received = number
-        if again or not self.deferred:
+        if is_second or not self.deferred:
             raise self.error()
         # Not by logging: the signal may interrupt a log message, and Python's buffers are not reentrant.
         os.write(2, b"tx-train: interrupted: saving after this step; press Ctrl-C again to stop now\n")

@@ -20,7 +20,7 @@ from txport.training.guidance.guided_attention import average_of_heads, cross_at
 from txport.training.loss import logits_at, smoothed_cross_entropy
 from txport.training.options import TrainingOptions
 from txport.training.quality.evaluation import Scores, score
-from txport.training.recipe import chosen
+from txport.training.recipe import fitted_value
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import Watch, decode
 from txport.training.run.schedule import SCHEDULES, cooldown
@@ -101,8 +101,10 @@ class TranslationModule(LightningModule):
         options = self.options
         step = self.global_step
         progress = self.progress()
-        rate = SCHEDULES[options.schedule](step + 1, chosen(options.learning_rate), chosen(options.warmup_steps))
-        rate *= cooldown(progress, chosen(options.cooldown))
+        rate = SCHEDULES[options.schedule](
+            step + 1, fitted_value(options.learning_rate), fitted_value(options.warmup_steps)
+        )
+        rate *= cooldown(progress, fitted_value(options.cooldown))
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate
         torch.manual_seed(self._seed(batch_idx))
@@ -161,8 +163,8 @@ class TranslationModule(LightningModule):
         """
         config = self.model.config
         # Lengths are computed from the labels, since inputs may contain padding ids: Marian's decoder starts with one.
-        wanted = batch.target_ids[:, 1:] != config.pad_id
-        target_lengths = wanted.sum(dim=1)
+        is_target = batch.target_ids[:, 1:] != config.pad_id
+        target_lengths = is_target.sum(dim=1)
         with (
             padding_left_out(self.model, batch.source_lengths, target_lengths),
             recorded_weights(cross_attentions(self.model) if batch.guide is not None else ()) as weights,
@@ -171,16 +173,16 @@ class TranslationModule(LightningModule):
             read = mixed_inputs(
                 self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token, seed, batch.source_ids
             )
-            logits = logits_at(wanted, self.model, read, memory, batch.source_lengths, batch.source_ids)
+            logits = logits_at(is_target, self.model, read, memory, batch.source_lengths, batch.source_ids)
         # Banned ids are found from the bias of the projection, so they are the same for every token.
         if config.projection_bias:
             banned = logits[0].detach() < BANNED / 2
         else:
             banned = None
-        loss = smoothed_cross_entropy(logits, batch.target_ids[:, 1:][wanted], smoothing, banned)
+        loss = smoothed_cross_entropy(logits, batch.target_ids[:, 1:][is_target], smoothing, banned)
         if batch.guide is None:
             return loss
-        tokens = wanted.sum()
+        tokens = is_target.sum()
         attention = average_of_heads(self.model, weights)
         guided = guided_loss(self.options.guided_attention, attention, batch.guide, tokens)
         self.log("training/guided_attention", guided)

@@ -7,13 +7,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from txport.training.run.lightning_module import TranslationModule
 
 # Default number of validations of a run, and minimum ratio of the time between validations to that of a validation.
-MOST = 10
+MAX_VALIDATIONS = 10
 APART = 10.0
 # A number of batches that no run reaches.
 NEVER = 1 << 62
 
 
-def due(trainer: Trainer) -> bool:
+def validation_is_due(trainer: Trainer) -> bool:
     """Return whether a validation follows this batch."""
     assert trainer.val_check_batch is not None
     return trainer.should_stop or (trainer.fit_loop.total_batch_idx + 1) % trainer.val_check_batch == 0
@@ -27,9 +27,9 @@ def next_validation(done: float, took: float, used: float) -> float:
         took: seconds of this validation.
         used: seconds of the run so far.
     """
-    following = done + max(1 / MOST, APART * took * done / max(used, took, 1e-9))
+    following = done + max(1 / MAX_VALIDATIONS, APART * took * done / max(used, took, 1e-9))
     # The last validation is after the last step, and none is shortly before it.
-    if following < 1 - 0.5 / MOST:
+    if following < 1 - 0.5 / MAX_VALIDATIONS:
         return following
     return 1.0
 
@@ -105,7 +105,7 @@ class Pace(Callback):
         trainer.val_check_batch = NEVER
         # Reading the corpus may have taken long, and a finished run may be continued.
         if self._next is None or self._next == 1:
-            self._next = min(1.0, pl_module.progress() + 1 / MOST)
+            self._next = min(1.0, pl_module.progress() + 1 / MAX_VALIDATIONS)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
         assert isinstance(pl_module, TranslationModule)

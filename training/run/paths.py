@@ -23,8 +23,8 @@ class RunPaths:
     """Files of one run. `checkpoint` is the output of the run."""
 
     def __init__(self, checkpoint: Path) -> None:
-        whole = checkpoint.absolute()  # "." has no name
-        self.checkpoint, self.path = checkpoint, whole.with_name(whole.name + ".run")
+        absolute = checkpoint.absolute()  # "." has no name
+        self.checkpoint, self.path = checkpoint, absolute.with_name(absolute.name + ".run")
         self.recipe, self.tokenizer, self.logs = (self.path / name for name in ("recipe.json", "tokenizer", "logs"))
         self.config = self.path / "config.json"
         self.state = self.path / "state"
@@ -50,12 +50,12 @@ class RunPaths:
                 raise InputError(f"{directory} is not replaced, because tx-train did not make it: choose another name")
         check_writable(self.path)
 
-    def check_resume(self, recipe: Recipe, stated: Collection[str] = ()) -> Recipe:
+    def check_resume(self, recipe: Recipe, changed: Collection[str] = ()) -> Recipe:
         """Check that a run can be resumed, by `check_begun` and `check_unfinished`.
 
         Args:
             recipe: recipe of this command.
-            stated: values of `[training]` that are set on the command line.
+            changed: values of `[training]` that are set on the command line.
 
         Returns:
             the recipe, with limits of the run if these are higher and not set on this command line: limits from the
@@ -66,7 +66,7 @@ class RunPaths:
         limits = {
             name: max(value, getattr(recipe.training, name) or 0)
             for name in LIMITS
-            if name not in stated and (value := getattr(before, name)) is not None
+            if name not in changed and (value := getattr(before, name)) is not None
         }
         recipe = replace(recipe, training=replace(recipe.training, **limits))
         self.check_unfinished(recipe.training)

@@ -21,12 +21,12 @@ class RunProgress(Callback):
     """Context that shows progress on standard error. Log messages appear above the bar.
 
     Args:
-        shown: whether this process shows progress.
+        is_shown: whether this process shows progress.
     """
 
-    def __init__(self, shown: bool) -> None:
-        self._shown = shown
-        self._bar = Line(self._text, shown, transient=True)
+    def __init__(self, is_shown: bool) -> None:
+        self._is_shown = is_shown
+        self._bar = Line(self._text, is_shown, transient=True)
         self._share = 0.0
         self._phase = ""
         self._lined = time.monotonic()
@@ -69,22 +69,22 @@ class RunProgress(Callback):
             speed = f", {self._tokens / self._seconds:.0f} tokens/s"
         else:
             speed = ""
-        return f"step {self._step}, loss {self._loss:.3f}{speed}{self._left()}"
+        return f"step {self._step}, loss {self._loss:.3f}{speed}{self._remaining_time()}"
 
-    def _left(self) -> str:
+    def _remaining_time(self) -> str:
         assert self._module is not None
-        left = self._module.clock.left
+        seconds = self._module.clock.seconds_left
         options = self._module.options
         if (options.max_minutes is None or options.max_steps is not None) and self._share > self._first:
             spent = time.monotonic() - self._began
             steps = spent * (1 - self._share) / (self._share - self._first)
-            if left is None:
-                left = steps
+            if seconds is None:
+                seconds = steps
             else:
-                left = min(left, steps)
-        if left is None:
+                seconds = min(seconds, steps)
+        if seconds is None:
             return ""
-        return f", {minutes(left)} left"
+        return f", {minutes(seconds)} left"
 
     def _text(self) -> str:
         return f"{self._phase} {bar(self._share)} {self.figures()}"
@@ -92,7 +92,7 @@ class RunProgress(Callback):
     def _print_line(self) -> None:
         """Print a line if there is no terminal, and the last line was long ago."""
         now = time.monotonic()
-        if self._shown and not self._bar.shown and now - self._lined >= LINE_SECONDS:
+        if self._is_shown and not self._bar.is_shown and now - self._lined >= LINE_SECONDS:
             self._lined = now
             _log.info("%s", ": ".join(text for text in (self._phase, self.figures()) if text))
 

@@ -11,7 +11,7 @@ from txport.runtime.errors import InputError
 from txport.training.run.directory import RunDirectory
 from txport.training.run.divergence import check_weights
 from txport.training.run.interruption import Interruption
-from txport.training.run.pacing import due
+from txport.training.run.pacing import validation_is_due
 
 # Minimum seconds between two states. More if saving takes more than a fiftieth of this time.
 SAVE_EVERY = 180.0
@@ -39,7 +39,7 @@ class StateSaver(Checkpoint):
         if trainer.global_step == self._step:  # the step is not complete, gradients accumulate
             return
         self._step = self._interruption.step = trainer.global_step
-        if due(trainer):  # a run resumed from this state would skip the validation
+        if validation_is_due(trainer):  # a run resumed from this state would skip the validation
             return
         stop = self._agreed(trainer, self._interruption.received is not None)
         if stop or self._agreed(trainer, time.monotonic() >= self._next) or _last(trainer):
@@ -63,18 +63,18 @@ class StateSaver(Checkpoint):
         self._next = time.monotonic() + max(SAVE_EVERY, 50 * (time.monotonic() - start))
 
     @staticmethod
-    def _agreed(trainer: Trainer, wanted: bool) -> bool:
+    def _agreed(trainer: Trainer, decision: bool) -> bool:
         """Return whether any device wants to save, since all devices must save together."""
         if trainer.world_size > 1:
-            return trainer.strategy.reduce_boolean_decision(wanted, all=False)
-        return wanted
+            return trainer.strategy.reduce_boolean_decision(decision, all=False)
+        return decision
 
 
 def _last(trainer: Trainer) -> bool:
     """Return whether this was the last step."""
     loop = trainer.fit_loop
-    whole = loop.epoch_loop.batch_progress.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
-    return trainer.should_stop or trainer.global_step == trainer.max_steps or whole
+    is_last_step = loop.epoch_loop.batch_progress.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
+    return trainer.should_stop or trainer.global_step == trainer.max_steps or is_last_step
 
 
 class StatePaths(Callback):

@@ -60,7 +60,7 @@ class Start:
         if description.kind == "none":
             raise InputError(f"{directory} has no tokenizer: import it with one, since a corpus is text")
         _check_model(recipe.model, config, directory)
-        return cls(directory, _chosen(recipe, config), _in_languages(description, recipe.corpus), file.generation)
+        return cls(directory, _with_recipe(recipe, config), _in_languages(description, recipe.corpus), file.generation)
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with the checkpoint's model and tokenizer instead of those of the recipe."""
@@ -128,15 +128,15 @@ def freeze(model: "Transformer", patterns: Sequence[str]) -> None:
     Raises:
         InputError: a pattern matches no name, or no parameter is left to train.
     """
-    named = dict(model.named_parameters(remove_duplicate=False))
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     for pattern in patterns:
-        found = [name for name in named if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")]
-        if not found:
+        matches = [name for name in parameters if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")]
+        if not matches:
             modules = [name for name, _ in model.named_modules() if name and name.count(".") < 2]
             raise InputError(f"training.freeze: {pattern!r} fits no parameter: {nearest(pattern, modules)}")
-        for name in found:
-            named[name].requires_grad = False
-    if not any(parameter.requires_grad for parameter in named.values()):
+        for name in matches:
+            parameters[name].requires_grad = False
+    if not any(parameter.requires_grad for parameter in parameters.values()):
         raise InputError("training.freeze leaves nothing to train: freeze less")
 
 
@@ -150,23 +150,23 @@ def check_positions(recipe: Recipe, config: Config) -> None:
 
 def _check_model(model: dict[str, Any], config: Config, directory: Path) -> None:
     """Check that the model matches the recipe."""
-    said = {**PRESETS.get(model.get("preset", ""), {}), **model}
-    for name, value in said.items():
-        has = encode(getattr(config, name, None))
-        if not name.endswith(("preset", "dropout", "alignment_heads")) and value != has:
+    recipe_values = {**PRESETS.get(model.get("preset", ""), {}), **model}
+    for name, value in recipe_values.items():
+        actual = encode(getattr(config, name, None))
+        if not name.endswith(("preset", "dropout", "alignment_heads")) and value != actual:
             raise InputError(
-                f"the recipe's model.{name} is {value}, but {directory} has {has}: a checkpoint "
+                f"the recipe's model.{name} is {value}, but {directory} has {actual}: a checkpoint "
                 "decides the model, leave [model] out except for dropout and alignment_heads"
             )
 
 
-def _chosen(recipe: Recipe, config: Config) -> Config:
+def _with_recipe(recipe: Recipe, config: Config) -> Config:
     """Return the config with the values that a recipe may change: dropout, and alignment heads."""
-    chosen = {name: value for name, value in recipe.model.items() if name.endswith("dropout")}
+    dropouts = {name: value for name, value in recipe.model.items() if name.endswith("dropout")}
     heads = tuple((layer, head) for layer, head in recipe.model.get("alignment_heads", ())) or config.alignment_heads
     if recipe.training.guided_attention != "none" and not heads:
         heads = default_heads(config.decoder_layers)
-    return replace(config, **chosen, alignment_heads=heads)
+    return replace(config, **dropouts, alignment_heads=heads)
 
 
 def _in_languages(description: TokenizerDescription, corpus: Any) -> TokenizerDescription:

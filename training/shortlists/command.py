@@ -80,7 +80,7 @@ def main(
     for file in (alignments, table):
         if file is not None:
             check_file(file)
-    pairs = _corpus(source, target, needed=table is None)
+    pairs = _corpus(source, target, is_required=table is None)
     held_out = []
     if check_source is not None and check_reference is not None:
         held_out = read_parallel(check_source, check_reference)
@@ -91,28 +91,28 @@ def main(
         raise InputError(
             f"BLEU is compared by the fused engine, and {translator.engine.name} runs {bundle}: give --no-check"
         )
-    made = _make(translator, bundle, pairs, alignments, table, frequent, candidates, threads)
+    shortlist = _make(translator, bundle, pairs, alignments, table, frequent, candidates, threads)
     if not no_check:
         texts, references = zip(*held_out, strict=True)
-        found = quality(made, translator.engine, translator.tokenizer, translator.manifest, texts, references)
+        result = quality(shortlist, translator.engine, translator.tokenizer, translator.manifest, texts, references)
         click.echo(
-            f"{found.sentences} sentences: BLEU {found.bleu:.2f} with the shortlist, {found.full_bleu:.2f} with all "
-            f"words; {found.equal} translated the same; {found.words:.0f} words a sentence"
+            f"{result.sentences} sentences: BLEU {result.bleu:.2f} with the shortlist, {result.full_bleu:.2f} with all "
+            f"words; {result.equal} translated the same; {result.words:.0f} words a sentence"
         )
-        if found.full_bleu - found.bleu > max_loss:
+        if result.full_bleu - result.bleu > max_loss:
             raise InputError(
-                f"BLEU falls by {found.full_bleu - found.bleu:.2f}, more than {max_loss:g}, and nothing was written: "
+                f"BLEU falls by {result.full_bleu - result.bleu:.2f}, more than {max_loss:g}, and nothing was written: "
                 "raise --frequent or --candidates, or give a larger corpus"
             )
-    written = put_shortlist(made, bundle, translator.manifest)
-    click.echo(f"{written}: {len(made.always)} words in every list, {len(made.candidates)} of source words")
+    written = put_shortlist(shortlist, bundle, translator.manifest)
+    click.echo(f"{written}: {len(shortlist.always)} words in every list, {len(shortlist.candidates)} of source words")
 
 
-def _corpus(source: Path | None, target: Path | None, *, needed: bool) -> list[Pair]:
+def _corpus(source: Path | None, target: Path | None, *, is_required: bool) -> list[Pair]:
     if source is not None and target is not None:
         return read_parallel(source, target)
-    if needed or source is not None or target is not None:
-        raise InputError("name a corpus by --source and --target" + (", or a lexical table by --table" * needed))
+    if is_required or source is not None or target is not None:
+        raise InputError("name a corpus by --source and --target" + (", or a lexical table by --table" * is_required))
     return []
 
 
@@ -131,8 +131,8 @@ def _make(
     target_pieces = making.pieces_of(tokenizer.target_pieces(range(model.target_vocabulary)))
     links = Links(model.target_vocabulary)
     same = Links(model.target_vocabulary)
-    both = sorted(source_pieces.keys() & target_pieces.keys())
-    same.add([source_pieces[piece] for piece in both], [target_pieces[piece] for piece in both])
+    shared_pieces = sorted(source_pieces.keys() & target_pieces.keys())
+    same.add([source_pieces[piece] for piece in shared_pieces], [target_pieces[piece] for piece in shared_pieces])
     if table is not None:
         by_table(links, table, source_pieces, target_pieces)
     elif alignments is not None:

@@ -68,10 +68,10 @@ def by_aligner(links: Links, pairs: Sequence[Pair], file: Path, tokenizer: TextT
             f"{file} has {plural(len(lines), 'line')}, and the corpus {len(pairs):,}: each pair needs an alignment"
         )
     for number, (pair, line) in enumerate(zip(pairs, lines, strict=True), 1):
-        found = piece_links(read_links(line, *pair, f"{file}, line {number}"), *pair, tokenizer)
+        pieces = piece_links(read_links(line, *pair, f"{file}, line {number}"), *pair, tokenizer)
         source = tokenizer.locate_source(pair[0])[0]
         target = tokenizer.encode_prefix(pair[1])
-        links.add([source[piece] for piece in found[:, 0]], [target[piece] for piece in found[:, 1]])
+        links.add([source[piece] for piece in pieces[:, 0]], [target[piece] for piece in pieces[:, 1]])
 
 
 def by_attention(
@@ -93,10 +93,12 @@ def by_attention(
         for index, reading in teacher.read(sources, [ids for _, ids in read], cross=True):
             sentence, ids = read[index]
             assert reading.cross is not None
-            made = range(len(sentence.request.prefix), len(ids) - 1)
-            own = list(range(sentence.first, sentence.last))
-            found = align_tokens(averaged(reading.cross, manifest.alignment_heads), own, made)
-            aligned = [(source, ids[step]) for step, source in enumerate(found) if source is not None]
+            target_steps = range(len(sentence.request.prefix), len(ids) - 1)
+            source_positions = list(range(sentence.first, sentence.last))
+            aligned_sources = align_tokens(
+                averaged(reading.cross, manifest.alignment_heads), source_positions, target_steps
+            )
+            aligned = [(source, ids[step]) for step, source in enumerate(aligned_sources) if source is not None]
             links.add([sources[index][source] for source, _ in aligned], [target for _, target in aligned])
 
 
@@ -105,8 +107,8 @@ def _read(call: Call, pairs: Sequence[Pair], manifest: Manifest) -> Iterator[tup
     for source, target in pairs:
         sentence = call.sentence(source, "a sentence")
         if sentence is not None and (ids := call.tokenizer.encode_prefix(target)):
-            begun = [*sentence.request.prefix, *ids][: manifest.limits.target - 1]
-            yield sentence, [*begun, manifest.tokens.eos]
+            target_ids = [*sentence.request.prefix, *ids][: manifest.limits.target - 1]
+            yield sentence, [*target_ids, manifest.tokens.eos]
 
 
 def by_table(links: Links, file: Path, source: dict[str, int], target: dict[str, int]) -> None:

@@ -52,9 +52,9 @@ def make(links: Links, always: Sequence[int] | Int64, manifest: Manifest, candid
     keys = np.append(sources, more_sources) * model.target_vocabulary + np.append(targets, more_targets)
     sources, targets = np.divmod(np.unique(keys), model.target_vocabulary)
     every = np.unique(np.append(np.asarray(always, np.int64), manifest.tokens.eos))
-    kept = ~np.isin(targets, every)
-    starts = np.searchsorted(sources[kept], np.arange(model.source_vocabulary + 1))
-    return Shortlist(every, starts, targets[kept], model.target_vocabulary)
+    is_candidate = ~np.isin(targets, every)
+    starts = np.searchsorted(sources[is_candidate], np.arange(model.source_vocabulary + 1))
+    return Shortlist(every, starts, targets[is_candidate], model.target_vocabulary)
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,16 @@ def quality(
 ) -> Quality:
     """Translate sentences greedily with and without a shortlist, and compare both with references."""
     model = ModelFacts(manifest.tokens, manifest.model.target_vocabulary, shortlist=shortlist)
-    made: list[list[list[int]]] = []
+    ids_by_run: list[list[list[int]]] = []
     words: list[int] = []
-    for listed in (True, False):
-        call = Call.of(tokenizer, engine.limits, Options(shortlist=listed), warn=ignore_warnings, model=model)
-        requests = [call.needed(text, f"sentence {number}").request for number, text in enumerate(texts, 1)]
+    for use_shortlist in (True, False):
+        call = Call.of(tokenizer, engine.limits, Options(shortlist=use_shortlist), warn=ignore_warnings, model=model)
+        requests = [call.required_sentence(text, f"sentence {number}").request for number, text in enumerate(texts, 1)]
         words += [len(request.words) for request in requests if request.words is not None]
         parts = [decode_all(engine, requests[start : start + PART]) for start in range(0, len(requests), PART)]
-        made.append([result.ids for part in parts for result in part])
+        ids_by_run.append([result.ids for part in parts for result in part])
     scores = [
-        BLEU().corpus_score([tokenizer.decode(row) for row in ids], [list(references)]).score for ids in made
+        BLEU().corpus_score([tokenizer.decode(row) for row in ids], [list(references)]).score for ids in ids_by_run
     ]  # fmt: skip
-    equal = sum(one == other for one, other in zip(*made, strict=True))
+    equal = sum(one == other for one, other in zip(*ids_by_run, strict=True))
     return Quality(len(texts), scores[0], scores[1], equal, float(np.mean(words)))

@@ -44,11 +44,11 @@ def split_of(source: str) -> Split:
 def sentences(seed: int, split: Split) -> Iterator[Pair]:
     """Yield an endless stream of distinct (written, spoken) sentences of one split, the same for the same seed."""
     rng = random.Random(f"{seed} {split}")
-    seen: set[str] = set()
+    previous: set[str] = set()
     while True:
         written, spoken = sentence(rng)
-        if written not in seen and split_of(written) == split:
-            seen.add(written)
+        if written not in previous and split_of(written) == split:
+            previous.add(written)
             yield written, spoken
 
 

@@ -53,16 +53,16 @@ def _all_names() -> Iterator[str]:
 def pairs(seed: int, split: Split, count: int) -> list[Pair]:
     """Return the pairs of a split, equal for equal seeds. In training, the last one lists names of other splits."""
     rng = random.Random(f"{seed} {split}")
-    known = names(split)
-    made = [_sentence(rng, known) for _ in range(count)]
+    split_names = names(split)
+    result = [_sentence(rng, split_names) for _ in range(count)]
     if split == "train":
-        others = " ".join(name for other in NAMES if other != split for name in names(other))
-        made.append((others, others))
-    return made
+        other_names = " ".join(name for other in NAMES if other != split for name in names(other))
+        result.append((other_names, other_names))
+    return result
 
 
-def _sentence(rng: random.Random, known: Sequence[str]) -> Pair:
+def _sentence(rng: random.Random, split_names: Sequence[str]) -> Pair:
     source, target = rng.choice(_TEMPLATES)
-    chosen = dict(zip("abc", rng.sample(known, 3), strict=True))
+    names_by_slot = dict(zip("abc", rng.sample(split_names, 3), strict=True))
     state = rng.choice(_STATES)
-    return source.format(s=state[0], **chosen), target.format(s=state[1], **chosen)
+    return source.format(s=state[0], **names_by_slot), target.format(s=state[1], **names_by_slot)

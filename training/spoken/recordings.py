@@ -41,8 +41,8 @@ def read_recordings(file: Path, feature_column: str, text_column: str) -> list[t
         arrays, texts = read.arrays, read.texts
         if not texts:
             raise InputError(f"{file} has no array 'texts': give the text of each source")
-    found = enumerate(zip(arrays, texts, strict=True))
-    pairs = [(Recording(f"{file.name}, recording {number}", array), text) for number, (array, text) in found if text]
+    numbered = enumerate(zip(arrays, texts, strict=True))
+    pairs = [(Recording(f"{file.name}, recording {number}", array), text) for number, (array, text) in numbered if text]
     if not pairs:
         raise InputError(f"{file} holds no source with a text: at least one is needed")
     return list[tuple[str, str]](pairs)
@@ -84,11 +84,11 @@ def _parquet(file: Path, feature_column: str, text_column: str) -> tuple[list[Ve
     return arrays, [" ".join(str(text or "").split()) for text in texts]
 
 
-def _vectors(value: Any, what: str) -> Vectors:
+def _vectors(value: Any, description: str) -> Vectors:
     try:
         array = np.array(value, np.float32)
     except (TypeError, ValueError):
         array = np.zeros(0, np.float32)
     if array.ndim != 2 or not array.size or not np.isfinite(array).all():
-        raise InputError(f"{what} is not a list of vectors of one size with finite numbers")
+        raise InputError(f"{description} is not a list of vectors of one size with finite numbers")
     return array

@@ -89,9 +89,9 @@ def log_mel(samples: Samples) -> Frames:
     Frame i starts at sample i * HOP. The last frames are padded with zeros.
     """
     count = max(1, -(-len(samples) // HOP))
-    whole = np.zeros(count * HOP + WINDOW, np.float32)
-    whole[: len(samples)] = samples
-    frames = np.lib.stride_tricks.sliding_window_view(whole, WINDOW)[: count * HOP : HOP]
+    padded = np.zeros(count * HOP + WINDOW, np.float32)
+    padded[: len(samples)] = samples
+    frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[: count * HOP : HOP]
     power = np.abs(np.fft.rfft(frames * np.hanning(WINDOW))) ** 2
     return ((np.log10(np.maximum(power @ mel_filters(), _SMALLEST)) + 1) / 3).astype(np.float32)
 

@@ -137,7 +137,7 @@ def mixed_fraction(whole: int, numerator: int, denominator: int) -> str:
     return f"{cardinal(whole)} and {part}"
 
 
-def counted(number: int, singular: str, plural_form: str) -> str:
+def with_unit(number: int, singular: str, plural_form: str) -> str:
     """`1, "dollar", "dollars"` -> "one dollar"."""
     if number == 1:
         return f"{cardinal(number)} {singular}"
@@ -153,9 +153,9 @@ def money(
     """`12, 50` -> "twelve dollars and fifty cents"; no whole units: "fifty cents"; no hundredths: "twelve dollars"."""
     words = []
     if whole or not hundredths:
-        words.append(counted(whole, *unit))
+        words.append(with_unit(whole, *unit))
     if hundredths:
-        words.append(counted(hundredths, *part))
+        words.append(with_unit(hundredths, *part))
     return " and ".join(words)
 
 

@@ -10,7 +10,7 @@ import torch
 from txport.models.checkpoint import save_checkpoint
 from txport.runtime.console.words import plural
 from txport.training.quality.evaluation import Scores
-from txport.training.run.decoding import drawn, score_pairs
+from txport.training.run.decoding import score_pairs, test_sample
 from txport.training.run.progress import RunProgress
 from txport.training.spoken.recordings import Recording
 from txport.training.stages.fit import Fitted
@@ -56,7 +56,7 @@ def finish(run: Run, fitted: Fitted, progress: RunProgress) -> Outcome:
     corpus = run.corpus
     module = fitted.module
     clock = module.clock
-    tested = drawn(corpus.test, recipe.training.max_minutes)
+    tested = test_sample(corpus.test, recipe.training.max_minutes)
     if len(tested) < len(corpus.test):
         _log.info("the test is on %d of %d sentences, always the same", len(tested), len(corpus.test))
     test = score_pairs(TorchEngine(module.model), run.tokenizer, tested, progress.watch("testing"))
@@ -64,9 +64,9 @@ def finish(run: Run, fitted: Fitted, progress: RunProgress) -> Outcome:
     held_out: dict[str, str] = {}
     for source, target in [*corpus.test, *corpus.validation]:
         held_out.setdefault(source, target)
-    shown = list(held_out.items())[:MAX_SENTENCES]
-    recordings = [source.vectors for source, _ in shown if isinstance(source, Recording)][:MAX_RECORDINGS]
-    shown = shown[: len(recordings) or None]
+    examples = list(held_out.items())[:MAX_SENTENCES]
+    recordings = [source.vectors for source, _ in examples if isinstance(source, Recording)][:MAX_RECORDINGS]
+    examples = examples[: len(recordings) or None]
     report: dict[str, Any] = {
         "recipe": recipe.to_json(),
         "corpus": {name: len(getattr(corpus, name)) for name in ("train", "validation", "test")},
@@ -80,9 +80,9 @@ def finish(run: Run, fitted: Fitted, progress: RunProgress) -> Outcome:
         run.directory.checkpoint,
         module.model.cpu().eval(),
         run.directory.tokenizer,
-        [] if recordings else [source for source, _ in shown],
+        [] if recordings else [source for source, _ in examples],
         report,
-        references=[target for _, target in shown],
+        references=[target for _, target in examples],
         generation=run.generation,
         features=recordings,
         replace=True,

@@ -18,15 +18,15 @@ from txport.training.batching import Loader, TokenBatches
 from txport.training.examples import Examples
 from txport.training.guidance.guided_attention import choose_guide
 from txport.training.options import TrainingOptions
-from txport.training.recipe import chosen
-from txport.training.run.agreement import Agreement, lost
+from txport.training.recipe import fitted_value
+from txport.training.run.agreement import Agreement, lost_process
 from txport.training.run.averaging import LastValidations, average_weights
 from txport.training.run.clock import Clock
-from txport.training.run.decoding import drawn
+from txport.training.run.decoding import test_sample
 from txport.training.run.directory import RunDirectory
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
-from txport.training.run.pacing import MOST, TargetReached
+from txport.training.run.pacing import MAX_VALIDATIONS, TargetReached
 from txport.training.run.progress import RunProgress
 from txport.training.run.sharding import Sharded
 from txport.training.run.speed_check import SpeedCheck
@@ -63,9 +63,9 @@ def fit_model(run: Run, clock: Clock, progress: RunProgress, interruption: Inter
     torch.manual_seed(options.seed)
     model = run.model()
     freeze(model, options.freeze)
-    shown = run.corpus.validation[: chosen(options.validation_sentences)]
-    clock.test = len(drawn(run.corpus.test, options.max_minutes)) / len(shown)
-    module = TranslationModule(model, options, run.tokenizer, shown, clock, progress.watch("validating"))
+    validation = run.corpus.validation[: fitted_value(options.validation_sentences)]
+    clock.test = len(test_sample(run.corpus.test, options.max_minutes)) / len(validation)
+    module = TranslationModule(model, options, run.tokenizer, validation, clock, progress.watch("validating"))
     if options.max_steps == 0 and not run.resumed:
         if is_first_process():
             return Fitted(module, 0, "max_steps")
@@ -74,13 +74,13 @@ def fit_model(run: Run, clock: Clock, progress: RunProgress, interruption: Inter
     examples = _examples(run, model)
     # Suppress Lightning's advertisements, and its advice on data loaders.
     with silence("lightning.pytorch", "lightning.fabric", module="lightning"):
-        held_out = Examples.of(shown, run.tokenizer, options.max_length, special_tokens(model.config))
+        held_out = Examples.of(validation, run.tokenizer, options.max_length, special_tokens(model.config))
         callbacks = [Agreement(examples, held_out), SpeedCheck(run.estimate)]
         trainer = trainer_of(options, run.directory, progress, interruption, callbacks)
         _fit(trainer, module, examples, held_out, run)
     if not trainer.is_global_zero:
         return None
-    _take_kept(trainer, module, run.directory)
+    _load_best(trainer, module, run.directory)
     return Fitted(module, trainer.global_step, _ended_by(trainer, module))
 
 
@@ -110,7 +110,7 @@ def _fit(trainer: Trainer, module: TranslationModule, examples: Examples, held_o
     state = run.directory.last
     rank = trainer.global_rank
     world = trainer.world_size
-    batch_tokens = chosen(options.batch_tokens)
+    batch_tokens = fitted_value(options.batch_tokens)
     loaders = [
         Loader(
             examples,
@@ -129,9 +129,9 @@ def _fit(trainer: Trainer, module: TranslationModule, examples: Examples, held_o
         reason = str(error).split(". ")[0].splitlines()[0]
         raise InputError(f"{state} cannot be resumed from ({reason}): start again with --force") from error
     except RuntimeError as error:
-        if world == 1 or (found := lost(error, state.exists())) is None:
+        if world == 1 or (lost_error := lost_process(error, state.exists())) is None:
             raise
-        raise found from error
+        raise lost_error from error
 
 
 def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: float | None) -> None:
@@ -146,7 +146,7 @@ def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: 
     if options.validate_every:
         every = f"every {plural(options.validate_every, 'step')}"
     else:
-        every = f"at most {MOST + 1} times"
+        every = f"at most {MAX_VALIDATIONS + 1} times"
     _log.info(
         "%s an epoch; validates %s, on %s; ends after %s%s%s",
         plural(steps, "step"), every, plural(sentences, "sentence"), until,
@@ -169,7 +169,7 @@ def _ended_by(trainer: Trainer, module: TranslationModule) -> str:
     return "max_epochs"
 
 
-def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -> None:
+def _load_best(trainer: Trainer, module: TranslationModule, run: RunDirectory) -> None:
     """Load the weights that the recipe keeps into the module, and return their description."""
     if isinstance(trainer.strategy, Sharded):  # the module has only a shard
         module.model = Transformer(module.model.config)
@@ -179,12 +179,12 @@ def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -
         return
     best = trainer.checkpoint_callback
     assert isinstance(best, ModelCheckpoint)
-    kept = run.last
+    checkpoint = run.last
     if module.options.keep == "best" and best.best_model_path:
-        kept = Path(best.best_model_path)
-    state = torch.load(kept, map_location="cpu", weights_only=True)
+        checkpoint = Path(best.best_model_path)
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     module.load_state_dict(state["state_dict"])
-    if kept != run.last and best.best_model_score is not None:
+    if checkpoint != run.last and best.best_model_score is not None:
         figure = module.options.monitor
         value = float(best.best_model_score)
         _log.info("kept step %d of %d: %s", state["global_step"], trainer.global_step, _figure(figure, value))
@@ -192,8 +192,10 @@ def _take_kept(trainer: Trainer, module: TranslationModule, run: RunDirectory) -
 
 def _average(trainer: Trainer, run: RunDirectory) -> dict[str, torch.Tensor]:
     """Return the average of the run's last validations, as weights of the module."""
-    (kept,) = (callback for callback in trainer.checkpoint_callbacks if isinstance(callback, LastValidations))
-    states = kept.states(run.last)
+    (last_validations,) = (
+        callback for callback in trainer.checkpoint_callbacks if isinstance(callback, LastValidations)
+    )
+    states = last_validations.states(run.last)
     steps = [state["global_step"] for state in states]
     if len(steps) == 1:
         _log.warning("the run validated at its end only: nothing is averaged; set training.validate_every lower")

@@ -17,7 +17,7 @@ from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
 from txport.training.corpora import Corpus
 from txport.training.fitting import fit
-from txport.training.recipe import Recipe, chosen
+from txport.training.recipe import Recipe, fitted_value
 from txport.training.run.directory import RunDirectory
 from txport.training.run.progress import RunProgress
 from txport.training.run.starting import Start, check_fit, check_positions, freeze
@@ -65,7 +65,7 @@ class RunContext:
         if is_first_process():
             recipe, choices = fit(recipe, texts_of(corpus.train), estimate)
             if choices:
-                _log.info("chosen for %s: %s", plural(len(corpus.train), "training pair"), _listed(choices))
+                _log.info("chosen for %s: %s", plural(len(corpus.train), "training pair"), _as_text(choices))
             self.directory.start(recipe)
         return estimate
 
@@ -165,10 +165,12 @@ class Run:
 
 
 def _warn_of_few_pieces(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> None:
-    wanted = recipe.tokenizer.vocabulary
+    requested = recipe.tokenizer.vocabulary
     pieces = min(tokenizer.source_size, tokenizer.target_size)
-    if is_first_process() and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < chosen(wanted):
-        _log.warning("tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", wanted, pieces)
+    if is_first_process() and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < fitted_value(requested):
+        _log.warning(
+            "tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", requested, pieces
+        )
 
 
 def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
@@ -183,5 +185,5 @@ def model_config(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> Config:
     return config
 
 
-def _listed(choices: dict[str, Any]) -> str:
+def _as_text(choices: dict[str, Any]) -> str:
     return ", ".join(f"{key.partition('.')[2]} = {value}" for key, value in choices.items())

@@ -41,11 +41,11 @@ def is_argos(path: Path) -> bool:
 
 
 def import_argos(path: Path, options: ImportOptions) -> Imported:
-    """Understand a package, or the directory of an installed one.
+    """Read a package, or the directory of an installed one.
 
     Raises:
         CheckpointError: something is missing, damaged, hostile or not supported.
-        InputError: a language that the package does not have.
+        InputError: a chosen language is not that of the package.
     """
     if path.is_dir() and (path / METADATA).is_file():
         return _import(path, path, options)
@@ -57,13 +57,15 @@ def import_argos(path: Path, options: ImportOptions) -> Imported:
 
 
 def _root(package: Path, directory: Path) -> Path:
-    """Return the directory that holds metadata.json."""
-    found = [file.parent for file in (directory / METADATA, *sorted(directory.glob(f"*/{METADATA}"))) if file.is_file()]
-    if len(found) != 1:
+    """Return the directory of metadata.json."""
+    folders = [
+        file.parent for file in (directory / METADATA, *sorted(directory.glob(f"*/{METADATA}"))) if file.is_file()
+    ]
+    if len(folders) != 1:
         raise CheckpointError(
-            f"{package} has {len(found) or 'no'} {METADATA} files, not one: download the package again"
+            f"{package} has {len(folders) or 'no'} {METADATA} files, not one: download the package again"
         )
-    return found[0]
+    return folders[0]
 
 
 def _import(directory: Path, package: Path, options: ImportOptions) -> Imported:
@@ -93,13 +95,13 @@ def _import(directory: Path, package: Path, options: ImportOptions) -> Imported:
 
 
 def _check_languages(codes: tuple[str, ...], options: ImportOptions, package: Path) -> None:
-    """Check that no other languages are chosen than the package has."""
-    for side, code, chosen in zip(
+    """Refuse other languages than those of the package."""
+    for side, code, requested in zip(
         ("source", "target"), codes, (options.source_language, options.target_language), strict=True
     ):
-        if not code or chosen not in (None, code):
+        if not code or requested not in (None, code):
             raise InputError(
-                f"--{side}-language {chosen} is not the {side} language of {package}, {code!r:.80}: leave it out"
+                f"--{side}-language {requested} is not the {side} language of {package}, {code!r:.80}: leave it out"
             )
 
 
@@ -115,14 +117,14 @@ def _check_tokenizer(directory: Path, package: Path) -> None:
 
 
 def _with_languages(imported: Imported, codes: tuple[str, ...]) -> TokenizerParts:
-    """Return the tokenizer with the names of its languages; no text or answer has their ids."""
-    unk = imported.config.unk_id
+    """Return the tokenizer with the names of its two languages."""
+    unk = imported.config.unk_id  # a language needs an id, but this model has no tokens for languages
     languages = Languages({codes[0]: unk}, {codes[1]: unk}, codes[0], codes[1], False)
     return replace(imported.tokenizer, description=replace(imported.tokenizer.description, languages=languages))
 
 
 def _with_prefix(tokenizer: TokenizerParts, prefix: str, settings: Settings) -> TokenizerParts:
-    """Return the tokenizer for answers that begin with a token, which their text does not show."""
+    """Return the tokenizer for answers that begin with a token without text."""
     name = "target.vocabulary.json"
     pieces: list[str | None] = json.loads(tokenizer.files[name])["pieces"]
     if prefix not in pieces:

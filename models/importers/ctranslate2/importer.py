@@ -44,24 +44,24 @@ _NORMS = {(False, False): "post", (False, True): "post_final", (True, True): "pr
 
 @dataclass(frozen=True)
 class _Ids:
-    """Special ids as ours, and what of the tables they change.
+    """Our special ids, and the changes of the tables that they require.
 
     Attributes:
         pad, unk, bos, eos: the ids.
-        added: tokens that are added behind the target's.
-        swaps: ids of the source and of the target that change places, so that both sides have one unknown token.
+        appended: number of tokens to append to the target vocabulary.
+        swaps: two ids of the source and two of the target to swap, so that both sides have the same unknown id.
     """
 
     pad: int
     unk: int
     bos: int
     eos: int
-    added: int
+    appended: int
     swaps: tuple[tuple[int, int], tuple[int, int]]
 
 
 def import_ctranslate2(path: Path, options: ImportOptions) -> Imported:
-    """Understand a directory that a converter of CTranslate2 wrote, or its model.bin.
+    """Read a directory that a converter of CTranslate2 wrote, or its model.bin.
 
     Args:
         path: the directory or the file.
@@ -69,7 +69,7 @@ def import_ctranslate2(path: Path, options: ImportOptions) -> Imported:
 
     Raises:
         CheckpointError: something is missing, damaged or not supported.
-        InputError: a language that the model does not have.
+        InputError: the model does not have a chosen language.
     """
     file = path
     if path.is_dir():
@@ -100,13 +100,14 @@ def _model(
     scaled = math.isclose(scales[1], math.sqrt(d_model), rel_tol=1e-6)
     factor = math.sqrt(d_model) ** scaled
     rows = 0
-    if ids.added:
-        rows = model.tensors[names[1]].shape[0] + ids.added
+    if ids.appended:
+        rows = model.tensors[names[1]].shape[0] + ids.appended
     factors = (snapped(scales[0] / factor, 1.0), snapped(scales[1] / factor, 1.0))
     tables = Tables(*names, factors, ids.swaps, rows)
     plan = ImportPlan(changed_tables(model.tensors, tables), model.file)
     embeddings = plan.embeddings(*names, PROJECTION)
-    bias = map_projection_bias(plan, ids.added, ids.swaps[1])
+    bias = map_projection_bias(plan, ids.appended, ids.swaps[1])
+    # Without a last norm, `scale_outputs` goes into the projection, which then differs from the embedding.
     if model.attributes.get("decoder/scale_outputs", 1) != 1 and not sides[1].norms[1] and embeddings["tie_projection"]:
         plan.take("projection.weight", PROJECTION)
         embeddings["tie_projection"] = False
@@ -138,10 +139,10 @@ def _fields(model: ModelFile, plan: ImportPlan, sides: tuple[Side, Side], vocabu
     fields: dict[str, Any] = {
         "d_model": d_model,
         "heads": encoder.heads,
-        "decoder_heads": _unless(decoder.heads, encoder.heads),
+        "decoder_heads": _if_different(decoder.heads, encoder.heads),
         "head_dim": _head_dim(model, sides, d_model),
         "ffn": encoder.ffn,
-        "decoder_ffn": _unless(decoder.ffn, encoder.ffn),
+        "decoder_ffn": _if_different(decoder.ffn, encoder.ffn),
         "encoder_layers": encoder.layers,
         "decoder_layers": decoder.layers,
         "norm": _NORMS[same(model, sides, "norms")],
@@ -162,7 +163,7 @@ def _positions(model: ModelFile, plan: ImportPlan, sides: tuple[Side, Side]) -> 
     if kind == "rotary":
         return {"positions": "rotary", "max_positions": MAX_POSITIONS}
     if kind == "relative":
-        stack = all([one_table(plan, side) for side in sides])
+        stack = all([one_table(plan, side) for side in sides])  # a list, since `one_table` marks tensors of both sides
         table = plan.stored("encoder/layer_0/self_attention/relative_attention_bias")
         return {
             "positions": "relative",
@@ -184,8 +185,8 @@ def _head_dim(model: ModelFile, sides: tuple[Side, Side], d_model: int) -> int |
     return int(same(model, sides, "head_dim"))
 
 
-def _unless(value: int, usual: int) -> int | None:
-    """Return a size of the decoder; None if it is the encoder's."""
+def _if_different(value: int, usual: int) -> int | None:
+    """Return a size of the decoder, or None if it equals that of the encoder."""
     if value == usual:
         return None
     return value
@@ -211,7 +212,7 @@ def _start(vocabularies: Vocabularies, options: ImportOptions, file: Path) -> in
 
 
 def _ids(model: ModelFile, vocabularies: Vocabularies, start: int) -> _Ids:
-    """Return special ids, of which our model has one for both sides."""
+    """Return our special ids. Our model has the same ones on both sides."""
     unk = min(vocabularies.unk)
     swaps = tuple((unk, theirs) for theirs in vocabularies.unk)
     zero = bool(model.attributes.get("decoder/start_from_zero_embedding", 0))
@@ -222,11 +223,11 @@ def _ids(model: ModelFile, vocabularies: Vocabularies, start: int) -> _Ids:
     bos = start
     if zero:
         bos = last
-    pad, bos, eos = (_moved(each, swaps[1]) for each in (pad, bos, vocabularies.eos))
+    pad, bos, eos = (_swapped(each, swaps[1]) for each in (pad, bos, vocabularies.eos))
     return _Ids(pad, unk, bos, eos, int(last in (pad, bos)), (swaps[0], swaps[1]))
 
 
-def _moved(token: int, swap: tuple[int, int]) -> int:
+def _swapped(token: int, swap: tuple[int, int]) -> int:
     """Return an id after a swap."""
     return {swap[0]: swap[1], swap[1]: swap[0]}.get(token, token)
 

@@ -7,7 +7,7 @@ Query, key and value are packed in one matrix, in this order. Factors that our m
 * Marian's GELU, x sigmoid(1.702 x) = SiLU(1.702 x) / 1.702, into the feed-forward layers;
 * factors of embeddings other than 1 and the root of their width, into the tables.
 
-A decoder that starts from a zero embedding (Marian's) gets a token more, with a row of zeros, that is never made.
+A decoder that starts from a zero embedding (Marian's) gets one more token, with a row of zeros, which is banned.
 """
 
 from collections.abc import Mapping
@@ -34,11 +34,11 @@ class Tables:
     """Changes of the embedding tables.
 
     Attributes:
-        source, target: their names.
-        factors: what each is multiplied by.
-        swaps: ids of each that change places.
-        rows: how many the target and the projection have in the end, and the source at least.
-        projection: the name of the projection's weight.
+        source, target: names of the tables.
+        factors: factor of each table.
+        swaps: two ids of each table to swap.
+        rows: final number of rows of the target and the projection, and minimum number of the source.
+        projection: name of the projection's weight.
     """
 
     source: str
@@ -50,7 +50,7 @@ class Tables:
 
 
 def changed_tables(tensors: Mapping[str, Stored], tables: Tables) -> dict[str, Stored]:
-    """Return the tensors with changed embeddings and projection; tables that were one stay one if they change alike."""
+    """Return the tensors with changed embeddings and projection. Tables stay shared if both sides change alike."""
     changed = dict(tensors)
     sides = (
         (tables.source, 0, tables.factors[0]),
@@ -74,32 +74,33 @@ def _changed(stored: Stored, swap: tuple[int, int], rows: int, factor: float) ->
     def read(start: int, stop: int) -> Tensor:
         stop = min(stop, rows)
         part = stored.read(start, min(stop, count)).float() * factor
+        # Only the swapped rows are read apart, so that the table is never completely in memory.
         for mine, theirs in (swap, swap[::-1]):
             if start <= mine < min(stop, count) and mine != theirs:
                 part[mine - start] = stored.read(theirs, theirs + 1).float()[0] * factor
         return torch.cat([part, part.new_zeros(max(0, stop - max(start, count)), *stored.shape[1:])])
 
-    kept = stored.dtype
+    dtype = stored.dtype
     if factor != 1:
-        kept = torch.float32
-    return Stored((rows, *stored.shape[1:]), kept, read, (stored.where, swap, rows, factor))
+        dtype = torch.float32
+    return Stored((rows, *stored.shape[1:]), dtype, read, (stored.storage, swap, rows, factor))
 
 
 def map_projection_bias(
     plan: ImportPlan, bans: int, swap: tuple[int, int], names: tuple[str, str] = (PROJECTION, _BIAS)
 ) -> bool:
-    """Map the bias of the projection, with `bans` tokens more that are never made; return whether there is one."""
+    """Map the bias of the projection, with `bans` more tokens that are banned; return whether there is a bias."""
     weight, name = names
     if not plan.has(name) and not bans:
         return False
-    known = plan.stored(weight).shape[0] - bans
-    bias = torch.zeros(known)
+    rows_of_weight = plan.stored(weight).shape[0] - bans
+    bias = torch.zeros(rows_of_weight)
     if plan.has(name):
         stored = plan.stored(name)
-        if stored.shape != (known,):
-            raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, not ({known},)")
+        if stored.shape != (rows_of_weight,):
+            raise CheckpointError(f"{plan.source}: {name} has shape {stored.shape}, not ({rows_of_weight},)")
         bias = stored.whole().float()
-    order = torch.arange(known)
+    order = torch.arange(rows_of_weight)
     order[list(swap)] = torch.tensor(swap[::-1])
     plan.put("projection.bias", torch.cat([bias[order], torch.full((bans,), BANNED)]), name)
     return True
@@ -132,9 +133,9 @@ class _Layers:
     """Maps the layers of a side.
 
     Args:
-        plan: of the model.
-        model: with its attributes.
-        config: ours.
+        plan: the plan of the model.
+        model: the model file, for its attributes.
+        config: our config of the model.
         side: encoder or decoder.
     """
 
@@ -161,23 +162,25 @@ class _Layers:
         self._plan.take(f"{ours}.weight", f"{theirs}/gamma")
         if self._config.norm_kind == "layer":
             self._plan.take(f"{ours}.bias", f"{theirs}/beta")
+        # Gemma's norms multiply by 1 + weight.
         if self._model.attributes.get(f"{theirs}/layer_norm_use_residual", 0):
             self._plan.change(f"{ours}.weight", lambda weight: weight + 1)
 
     def _attention(self, ours: str, theirs: str) -> None:
         inner = self._side.heads * self._side.head_dim
-        own = theirs.endswith("self_attention")
+        is_self_attention = theirs.endswith("self_attention")
         for number, part in enumerate(_PARTS):
-            if own:
+            if is_self_attention:
                 self._linear(f"{ours}.{part}", f"{theirs}/linear_0", number * inner, inner, 3)
             elif part == "query":
                 self._linear(f"{ours}.{part}", f"{theirs}/linear_0", 0, inner, 1)
             else:
                 self._linear(f"{ours}.{part}", f"{theirs}/linear_1", (number - 1) * inner, inner, 2)
-        self._linear(f"{ours}.output", f"{theirs}/linear_{2 - own}")
+        self._linear(f"{ours}.output", f"{theirs}/linear_{2 - is_self_attention}")
         factor = query_factor(self._model, theirs, self._side, self._config.d_model)
         multiply(self._plan, factor, f"{ours}.query.weight", f"{ours}.query.bias")
-        if own and self._side.sliced:
+        # CTranslate2 rotates halves of a head, our model neighbours. Reordered rows have the same products.
+        if is_self_attention and self._side.sliced:
             for name in (f"{ours}.{part}.{kind}" for part in _PARTS[:2] for kind in ("weight", "bias")):
                 if name in self._plan.parts:
                     self._plan.change(name, neighbours(self._side.heads))
@@ -188,6 +191,7 @@ class _Layers:
         if self._side.gated:
             self._linear(f"{ours}.inner", f"{theirs}/linear_0_noact", bias=self._config.feed_forward_bias)
         self._linear(f"{ours}.outer", f"{theirs}/linear_1", bias=self._config.feed_forward_bias)
+        # See the formula at the top of the file: the factor inside, and its inverse behind the activation.
         if self._side.activation == "gelu_sigmoid":
             multiply(self._plan, GELU_SIGMOID, f"{ours}.{first}.weight", f"{ours}.{first}.bias")
             multiply(self._plan, 1 / GELU_SIGMOID, f"{ours}.outer.weight")
@@ -195,12 +199,12 @@ class _Layers:
     def _linear(
         self, ours: str, theirs: str, first: int = 0, rows: int | None = None, parts: int = 1, bias: bool | None = None
     ) -> None:
-        """Map `rows` rows of a linear layer from `first` on; biases are zeros where they are missing."""
+        """Map `rows` rows of a linear layer from row `first` on. A missing bias becomes zeros."""
         plan = self._plan
-        found = plan.stored(f"{theirs}/weight").shape
-        if rows is not None and found[:1] != (rows * parts,):
+        shape = plan.stored(f"{theirs}/weight").shape
+        if rows is not None and shape[:1] != (rows * parts,):
             raise CheckpointError(
-                f"{plan.source}: {theirs}/weight has shape {found}, but {rows * parts} rows are needed"
+                f"{plan.source}: {theirs}/weight has shape {shape}, but {rows * parts} rows are needed"
             )
         plan.take(f"{ours}.weight", f"{theirs}/weight", first, rows)
         if not (self._config.attention_bias if bias is None else bias):
@@ -212,7 +216,7 @@ class _Layers:
 
 
 def multiply(plan: ImportPlan, factor: float, *names: str) -> None:
-    """Multiply those of our tensors that exist."""
+    """Multiply our tensors of these names, if they exist."""
     for name in names:
         if factor != 1 and name in plan.parts:
             plan.multiply(name, factor)
@@ -222,7 +226,7 @@ def _table_of_positions(plan: ImportPlan, ours: str, side: Side, config: Config)
     name = f"{side.name}/position_encodings/encodings"
     if side.positions == "table":
         plan.take(f"{ours}_embedding.positions", name, 0, config.max_positions)
-    else:  # OpenNMT-tf's, which count from 1
+    else:  # those of OpenNMT-tf, which counts positions from 1
         plan.put(f"{ours}_embedding.positions", offset_sinusoids(config.max_positions, config.d_model, 1))
 
 
@@ -230,8 +234,8 @@ def _relative_positions(plan: ImportPlan, side: Side, config: Config) -> None:
     names = [f"{side.name}/layer_{index}/self_attention/relative_attention_bias" for index in range(side.layers)]
     shape = (config.position_buckets, side.heads)
     for name in names:
-        if (found := plan.stored(name).shape) != shape:
-            raise CheckpointError(f"{plan.source}: {name} has shape {found}, not {shape}")
+        if (actual := plan.stored(name).shape) != shape:
+            raise CheckpointError(f"{plan.source}: {name} has shape {actual}, not {shape}")
     if config.position_tables == "stack":
         names = names[:1]
     tables = torch.stack([plan.stored(name).whole().float() for name in names])

@@ -154,12 +154,12 @@ class FieldReader:
             raise CheckpointError(f"{self.file} is incomplete: it ends within {what}; copy it again")
 
 
-def read_model_file(file: Path, known: Mapping[str, str]) -> ModelFile:
+def read_model_file(file: Path, other_models: Mapping[str, str]) -> ModelFile:
     """Read the structure of model.bin, and check its sizes.
 
     Args:
         file: the file.
-        known: what other specifications than a Transformer's are, by name, for messages.
+        other_models: what other specifications than a Transformer's are, by name, for messages.
 
     Raises:
         CheckpointError: it is missing, damaged, of another version, or of another kind of model.
@@ -168,12 +168,12 @@ def read_model_file(file: Path, known: Mapping[str, str]) -> ModelFile:
         with file.open("rb") as opened:
             size = opened.seek(0, 2)
             opened.seek(0)
-            return _read(FieldReader(file, opened, size), known)
+            return _read(FieldReader(file, opened, size), other_models)
     except OSError as error:
         raise CheckpointError(f"{file} is missing or cannot be read ({error.strerror}): copy it too") from None
 
 
-def _read(reader: FieldReader, known: Mapping[str, str]) -> ModelFile:
+def _read(reader: FieldReader, other_models: Mapping[str, str]) -> ModelFile:
     version = reader.number(4, "the version of the format")
     if version > NEWEST:
         raise CheckpointError(f"{reader.file} has version {version} of CTranslate2's format; there are up to {NEWEST}")
@@ -183,9 +183,10 @@ def _read(reader: FieldReader, known: Mapping[str, str]) -> ModelFile:
     if version > 1:
         name = reader.text("the name of the specification")
         revision = reader.number(4, "the revision of the specification")
-    if name in known:
+    if name in other_models:
         raise CheckpointError(
-            f"{reader.file} is {known[name]} ({name}): only encoder-decoder Transformers of CTranslate2 are supported"
+            f"{reader.file} is {other_models[name]} ({name}): only encoder-decoder Transformers of CTranslate2 are "
+            "supported"
         )
     model = ModelFile(reader.file, version, name, revision)
     variables = _variables(reader, version)
@@ -271,11 +272,11 @@ def _attribute(file: Path, name: str, variable: Variable) -> int | float:
 
 
 def _stored(file: Path, name: str, variable: Variable, scale: Variable | None) -> Stored:
-    where = (file, variable.offset)
+    storage = (file, variable.offset)
     if variable.dtype.is_floating_point:
-        return Stored(variable.shape, variable.dtype, variable.rows, where)
+        return Stored(variable.shape, variable.dtype, variable.rows, storage)
     if scale is None and not (variable.dtype == torch.int16 and name.endswith("weight")):
-        return Stored(variable.shape, None, variable.rows, where)  # a text, or what no importer reads
+        return Stored(variable.shape, None, variable.rows, storage)  # a text, or what no importer reads
     rows = variable.shape[0]
     if scale is not None and scale.shape not in ((), (1,), (rows,)):
         raise CheckpointError(
@@ -292,4 +293,4 @@ def _stored(file: Path, name: str, variable: Variable, scale: Variable | None) -
             factors = scale.rows(0, 1).float().reshape(())
         return values / factors
 
-    return Stored(variable.shape, torch.float32, read, where)
+    return Stored(variable.shape, torch.float32, read, storage)

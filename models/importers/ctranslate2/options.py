@@ -102,16 +102,18 @@ def refuse_options(model: ModelFile) -> None:
         CheckpointError: it has one; the message names it.
     """
     for name in model.tensors:
-        for pattern, what in _REFUSED:
+        for pattern, description in _REFUSED:
             if re.search(pattern, name):
-                raise CheckpointError(f"{model.file} has {what} ({name}), which txport does not support")
+                raise CheckpointError(f"{model.file} has {description} ({name}), which txport does not support")
     for name, value in model.attributes.items():
         if re.search(r"num_heads_kv$", name) and value != model.attributes.get(f"{name.split('/')[0]}/num_heads"):
             raise CheckpointError(f"{model.file} has grouped or multi-query attention ({name}), which is not supported")
-        for pattern, neutral, what in _NEUTRAL:
+        for pattern, neutral, description in _NEUTRAL:
             if re.search(pattern, name):
                 if value not in neutral:
-                    raise CheckpointError(f"{model.file} has {what} ({name} = {value}), which txport does not support")
+                    raise CheckpointError(
+                        f"{model.file} has {description} ({name} = {value}), which txport does not support"
+                    )
                 break
         else:
             if not _READ.fullmatch(name):
@@ -249,8 +251,10 @@ def _rows(model: ModelFile, name: str, parts: int = 1) -> int:
 def _activation(model: ModelFile, name: str) -> str:
     number = _number(model, name, 0)
     if not 0 <= number < len(ACTIVATIONS):
-        stated = _UNSUPPORTED_ACTIVATIONS.get(number, number)
-        raise CheckpointError(f"{model.file}: {name} = {stated} is not supported; there are {', '.join(ACTIVATIONS)}")
+        activation = _UNSUPPORTED_ACTIVATIONS.get(number, number)
+        raise CheckpointError(
+            f"{model.file}: {name} = {activation} is not supported; there are {', '.join(ACTIVATIONS)}"
+        )
     return ACTIVATIONS[number]
 
 

@@ -69,9 +69,10 @@ class Texts:
         Converters of Hugging Face's models leave the end of a source to their tokenizers.
         """
         first, second = self.swaps[0]
-        moved = {first: second, second: first}
+        swapped = {first: second, second: first}
         prefix, suffix = (
-            tuple(moved.get(each, each) for each in ids) for ids in (self.vocabularies.prefix, self.vocabularies.suffix)
+            tuple(swapped.get(each, each) for each in ids)
+            for ids in (self.vocabularies.prefix, self.vocabularies.suffix)
         )
         vocabularies = self.vocabularies
         guess = not prefix and not suffix and ("<blank>" not in vocabularies.source or vocabularies.start is None)
@@ -174,11 +175,11 @@ def _of_answers(texts: Texts, options: ImportOptions) -> str | None:
 
 def _marked_languages(texts: Texts, options: ImportOptions) -> Languages | None:
     """Return the target languages that a text may begin with, such as >>fra<<, as in OPUS-MT's models."""
-    found = {match[1]: index for index, token in enumerate(texts.tokens(0)) if (match := _MARKED.fullmatch(token))}
-    if not found:
+    languages = {match[1]: index for index, token in enumerate(texts.tokens(0)) if (match := _MARKED.fullmatch(token))}
+    if not languages:
         return None
-    default = chosen_language(options.target_language, found, "target", texts.directory)
-    return Languages({}, found, None, default, True)
+    default = chosen_language(options.target_language, languages, "target", texts.directory)
+    return Languages({}, languages, None, default, True)
 
 
 def _table(texts: Texts, side: int) -> dict[str, int]:
@@ -235,7 +236,7 @@ def _words(texts: Texts, place: Path) -> TokenizerParts:
     """Return a tokenizer for tokens between spaces."""
     lists = WordLists(_once(texts.tokens(0)), _once(texts.tokens(1)), texts.vocabularies.files)
     for tokens in (lists.source, lists.target):
-        for mark, whose in _MARKS.items():
+        for mark, origin in _MARKS.items():
             if sum(mark in token for token in tokens) * 20 > len(tokens):
                 advice = "give --no-tokenizer, and ids"
                 if mark == "▁":
@@ -244,6 +245,6 @@ def _words(texts: Texts, place: Path) -> TokenizerParts:
                         "--no-tokenizer"
                     )
                 raise CheckpointError(
-                    f"{place} has no SentencePiece model, and the model's tokens are {whose}: {advice}"
+                    f"{place} has no SentencePiece model, and the model's tokens are {origin}: {advice}"
                 )
     return word_tokenizer(lists, ImportOptions(), texts.config.eos_id)

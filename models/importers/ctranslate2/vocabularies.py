@@ -153,8 +153,8 @@ def _files(directory: Path) -> tuple[Path, Path]:
         return shared, shared
     if any(directory.glob("source_[0-9]*_vocabulary.*")):
         raise CheckpointError(f"{directory} has vocabularies of several features of a source, which is not supported")
-    for found, name in ((source, "source"), (target, "target")):
-        if found is None:
+    for name_in_config, name in ((source, "source"), (target, "target")):
+        if name_in_config is None:
             raise CheckpointError(
                 f"{directory} has no shared_vocabulary.json (or .txt) and no {name}_vocabulary.json: copy the whole "
                 "directory of the model"
@@ -165,7 +165,7 @@ def _files(directory: Path) -> tuple[Path, Path]:
 
 def _tokens(file: Path, unk: str, rows: int) -> list[str]:
     """Return the tokens of a file; the unknown one is appended if it is missing, as CTranslate2 does."""
-    tokens = {".json": _listed, ".txt": token_lines}[file.suffix](file)
+    tokens = {".json": _json_tokens, ".txt": token_lines}[file.suffix](file)
     if unk not in tokens:
         tokens.append(unk)
     if len(tokens) != rows:
@@ -176,7 +176,7 @@ def _tokens(file: Path, unk: str, rows: int) -> list[str]:
     return tokens
 
 
-def _listed(file: Path) -> list[str]:
+def _json_tokens(file: Path) -> list[str]:
     tokens = read_json(file, kind=list)
     if not all(isinstance(token, str) for token in tokens):
         raise CheckpointError(f"{file} is not a list of tokens: copy it again")

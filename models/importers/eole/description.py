@@ -56,7 +56,7 @@ NEUTRAL_ROTARY: dict[str, tuple[Any, ...]] = {
     "multidimensional_rope": (False,),
 }
 # Read above and below, or without effect where the fields of _NEUTRAL have those values.
-_KNOWN = {
+_SUPPORTED = {
     *("architecture", "encoder", "decoder", "embeddings", "hidden_size", "word_vec_size", "layers", "transformer_ff"),
     *("share_decoder_embeddings", "share_embeddings", "generator_bias", "encoder_type", "decoder_type", "heads"),
     *("relative_positions_buckets", "mlp_activation_fn", "layer_norm", "norm_eps", "add_qkvbias", "add_key_bias"),
@@ -125,7 +125,7 @@ class Model:
         encoder, decoder, self.embeddings = parts
         self.sides = (encoder, decoder)
         for part in (self.settings, *parts):
-            self._refuse_unknown(part.fields.keys() - _NEUTRAL.keys() - _NEUTRAL_EMBEDDINGS.keys() - _KNOWN)
+            self._refuse_unknown(part.fields.keys() - _NEUTRAL.keys() - _NEUTRAL_EMBEDDINGS.keys() - _SUPPORTED)
             part.refuse(_NEUTRAL)
         self.embeddings.refuse(_NEUTRAL_EMBEDDINGS)
         rotary = encoder.optional("rope_config", dict) or {}
@@ -227,8 +227,8 @@ class Vocabulary:
 
     def _tokens(self, side: str) -> list[str]:
         tokens: list[str] = self._settings.get(side, kind=list)
-        if wrong := [token for token in tokens if not isinstance(token, str)]:
-            raise CheckpointError(f"{self.file}: {side} has a token that is not text: {wrong[0]!r:.80}")
+        if not_text := [token for token in tokens if not isinstance(token, str)]:
+            raise CheckpointError(f"{self.file}: {side} has a token that is not text: {not_text[0]!r:.80}")
         if len(set(tokens)) != len(tokens):
             raise CheckpointError(f"{self.file}: {side} has a token twice")
         return tokens

@@ -28,7 +28,7 @@ from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import CheckpointError
 
 _PART = re.compile(r"model\.\d+\.safetensors")
-# Transforms of eole that make other tokens than SentencePiece.
+# Transforms of eole whose tokens differ from those of SentencePiece.
 _OTHER_TOKENS = ("bpe", "onmt_tokenize", "huggingface_tokenize")
 _TABLES = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "generator.weight")
 
@@ -39,10 +39,10 @@ def is_eole(directory: Path) -> bool:
 
 
 def import_eole(directory: Path, options: ImportOptions) -> Imported:
-    """Understand a model directory of eole.
+    """Read a model directory of eole.
 
     Args:
-        directory: with config.json, vocab.json and model.00.safetensors.
+        directory: contains config.json, vocab.json and model.00.safetensors.
         options: `vocabulary` names the directory of SentencePiece models.
 
     Raises:
@@ -67,8 +67,8 @@ def import_eole(directory: Path, options: ImportOptions) -> Imported:
                 f"{model.file}: texts are split by {other[0]}, which is not supported: give --no-tokenizer, and ids"
             )
         transforms = Settings(model.file, fields).optional("transforms_configs", dict) or {}
-        named = transforms.get("sentencepiece")
-        settings = Settings(model.file, named if isinstance(named, dict) else {})
+        options_of_transform = transforms.get("sentencepiece")
+        settings = Settings(model.file, options_of_transform if isinstance(options_of_transform, dict) else {})
         tokens = (vocabulary.source, vocabulary.target)
         place = options.vocabulary or directory
         tokenizer = pieces_tokenizer(place, settings, tokens, {*vocabulary.specials.values(), vocabulary.start})
@@ -81,6 +81,7 @@ def _tensors(directory: Path) -> dict[str, Stored]:
     if not files:
         raise CheckpointError(f"{directory} has no model.00.safetensors: copy the weights of the model too")
     numbers = [int(file.name.split(".")[1]) for file in files]
+    # Each part lacks only tensors of others, so a missing part would look like a smaller model.
     if numbers != list(range(len(files))):
         raise CheckpointError(f"{directory} lacks model.{_gap(numbers):02}.safetensors: copy all parts of the weights")
     for file in files:
@@ -139,7 +140,7 @@ def _config(model: Model, plan: ImportPlan, vocabulary: Vocabulary) -> Config:
 
 
 def _table_names(model: Model, plan: ImportPlan) -> tuple[str, str, str]:
-    """Return the names of both embeddings and of the projection; shared ones are in the weights once, or are equal."""
+    """Return the names of both embeddings and of the projection. A shared table is stored once, or in equal copies."""
     source, target, projection = _TABLES
     for option, first, second in (
         ("share_embeddings", source, target),

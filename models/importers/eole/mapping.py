@@ -105,12 +105,12 @@ class _Layers:
             self._multiply(_QUICK_GELU, f"{ours}.inner.weight", f"{ours}.inner.bias")
             self._multiply(1 / _QUICK_GELU, f"{ours}.outer.weight")
 
-    def _linear(self, ours: str, theirs: str, stored: bool, needed: bool) -> None:
+    def _linear(self, ours: str, theirs: str, stored: bool, is_required: bool) -> None:
         """Map a linear layer; a bias that our model has and theirs does not is zeros."""
         self._plan.take(f"{ours}.weight", f"{theirs}.weight")
         if stored:
             self._plan.take(f"{ours}.bias", f"{theirs}.bias")
-        elif needed:
+        elif is_required:
             self._plan.put(f"{ours}.bias", torch.zeros(self._plan.parts[f"{ours}.weight"].shape[0]))
 
     def _multiply(self, factor: float, *names: str) -> None:
@@ -145,7 +145,7 @@ def _relative_positions(plan: ImportPlan, name: str, side: Side, config: Config)
     names = [f"{layer}.self_attn.relative_attention_bias.weight" for layer in layers]
     shape = (config.position_buckets, side.heads)
     for each in names:
-        if (found := plan.stored(each).shape) != shape:
-            raise CheckpointError(f"{plan.source}: {each} has shape {found}, not {shape}")
+        if (actual := plan.stored(each).shape) != shape:
+            raise CheckpointError(f"{plan.source}: {each} has shape {actual}, not {shape}")
     plan.put(f"{name}_positions.weight", torch.stack([plan.stored(each).whole().float() for each in names]), names[0])
     plan.ignore(*(f"{layer}.context_attn.relative_attention_bias.weight" for layer in layers))

@@ -74,14 +74,14 @@ def read_npz(file: Path) -> Weights:
 def transposed(stored: Stored) -> Stored:
     """Return a matrix with its dimensions exchanged."""
     shape = stored.shape[::-1]
-    return Stored(shape, stored.dtype, lambda i, j: stored.whole().T[i:j], ("transposed", stored.where))
+    return Stored(shape, stored.dtype, lambda i, j: stored.whole().T[i:j], ("transposed", stored.storage))
 
 
 def vector(stored: Stored) -> Stored:
     """Return the row of a matrix with one row as a vector; anything else is returned unchanged."""
     if len(stored.shape) != 2 or stored.shape[0] != 1:
         return stored
-    return Stored(stored.shape[1:], stored.dtype, lambda i, j: stored.whole()[0, i:j], ("vector", stored.where))
+    return Stored(stored.shape[1:], stored.dtype, lambda i, j: stored.whole()[0, i:j], ("vector", stored.storage))
 
 
 def _stored(

@@ -146,21 +146,21 @@ def _variable(reader: FieldReader, name: str, header: _Header, shape: tuple[int,
     dtype = _TYPES.get(header.type, _INTGEMM.get(header.type, ("", None))[1])
     if dtype is None:
         raise reader.fault(f"{name} has the unknown type {header.type:#x}")
-    needed = math.prod(shape) * dtype.itemsize
+    min_bytes = math.prod(shape) * dtype.itemsize
     if header.type in _INTGEMM:
-        needed += torch.float32.itemsize
-    if header.size < needed:
-        raise reader.fault(f"{name} of shape {shape} has {header.size:,} bytes, but needs {needed:,}")
+        min_bytes += torch.float32.itemsize
+    if header.size < min_bytes:
+        raise reader.fault(f"{name} of shape {shape} has {header.size:,} bytes, but needs {min_bytes:,}")
     return Variable(reader.file, dtype, shape, reader.skip(header.size, f"the values of {name}"))
 
 
 def _stored(variable: Variable, name: str, header: _Header, load: Callable[[Variable, bool], Tensor]) -> Stored:
-    where = (variable.file, variable.offset)
+    storage = (variable.file, variable.offset)
     if header.type not in _INTGEMM:
         dtype = variable.dtype if variable.dtype.is_floating_point else None
-        return Stored(variable.shape, dtype, variable.rows, where)
+        return Stored(variable.shape, dtype, variable.rows, storage)
     is_transposed = "Wemb" not in name
-    return Stored(variable.shape, torch.float32, lambda i, j: load(variable, is_transposed)[i:j], where)
+    return Stored(variable.shape, torch.float32, lambda i, j: load(variable, is_transposed)[i:j], storage)
 
 
 def _dequantised(variable: Variable, is_transposed: bool) -> Tensor:

@@ -125,7 +125,7 @@ def _decoder(path: Path, directory: Path) -> Settings:
     return parse_settings(read_text(file), file)
 
 
-def _named(settings: Settings, name: str) -> list[str]:
+def _listed_files(settings: Settings, name: str) -> list[str]:
     """Return the names of files in a list of decoder.yml, without their directories."""
     value = settings.get(name, [])
     names = value
@@ -137,7 +137,7 @@ def _named(settings: Settings, name: str) -> list[str]:
 
 
 def _weights(directory: Path, decoder: Settings) -> Path:
-    names = _named(decoder, "models")
+    names = _listed_files(decoder, "models")
     if len(names) > 1:
         raise CheckpointError(
             f"{decoder.file} names {len(names)} models, an ensemble: give one of the files, {names[0]}"
@@ -163,31 +163,31 @@ def read_sides(files: ModelFiles, rows: tuple[int, int], options: ImportOptions)
     Raises:
         CheckpointError: a vocabulary is missing or damaged, or lacks a special token.
     """
-    found = _vocabularies(files, options)
-    if found is None:
+    vocabulary_files = _vocabularies(files, options)
+    if vocabulary_files is None:
         tokens = [[_EOS, _UNK, *[""] * (count - 2)] for count in rows]
-        found = (files.weights.file,) * 2
+        vocabulary_files = (files.weights.file,) * 2
     else:
-        tokens = [_tokens(file, count) for file, count in zip(found, rows, strict=True)]
-    eos = [_special(side, _EOS, file) for side, file in zip(tokens, found, strict=True)]
-    unk = [_special(side, _UNK, file) for side, file in zip(tokens, found, strict=True)]
-    chosen = min(unk)
-    swaps = ((chosen, unk[0]), (chosen, unk[1]))
-    moved = {swaps[1][0]: swaps[1][1], swaps[1][1]: swaps[1][0]}
+        tokens = [_tokens(file, count) for file, count in zip(vocabulary_files, rows, strict=True)]
+    eos = [_special(side, _EOS, file) for side, file in zip(tokens, vocabulary_files, strict=True)]
+    unk = [_special(side, _UNK, file) for side, file in zip(tokens, vocabulary_files, strict=True)]
+    unk_id = min(unk)
+    swaps = ((unk_id, unk[0]), (unk_id, unk[1]))
+    swapped = {swaps[1][0]: swaps[1][1], swaps[1][1]: swaps[1][0]}
     vocabularies = Vocabularies(
-        source=tokens[0], target=tokens[1], files=found, unk=(unk[0], unk[1]), eos=eos[1], start=eos[1], prefix=(),
-        suffix=(eos[0],), padding=None, epsilon=None,
+        source=tokens[0], target=tokens[1], files=vocabulary_files, unk=(unk[0], unk[1]), eos=eos[1], start=eos[1],
+        prefix=(), suffix=(eos[0],), padding=None, epsilon=None,
     )  # fmt: skip
     models = None
-    if all(file.suffix == ".spm" for file in found):
-        models = found
-    return Sides(vocabularies, swaps, chosen, moved.get(eos[1], eos[1]), models)
+    if all(file.suffix == ".spm" for file in vocabulary_files):
+        models = vocabulary_files
+    return Sides(vocabularies, swaps, unk_id, swapped.get(eos[1], eos[1]), models)
 
 
 def _vocabularies(files: ModelFiles, options: ImportOptions) -> tuple[Path, Path] | None:
     """Return the vocabularies of both sides; None if there are none and none is needed."""
     place = options.vocabulary or files.directory
-    names = _named(files.decoder, "vocabs")
+    names = _listed_files(files.decoder, "vocabs")
     if len(names) == 1:
         names *= 2
     if not names:

@@ -1,7 +1,7 @@
 """Transformers that Marian trained (Junczys-Dowmunt et al. 2018, arXiv:1804.00344), in Marian's own files.
 
 A directory with an .npz file, vocabularies, and perhaps decoder.yml, as OPUS-MT's releases have. Weights are stored as
-[input, output]. The decoder starts from a zero embedding: a token more, with a row of zeros, that is never made.
+[input, output]. The decoder starts from a zero embedding: one more token, with a row of zeros, which is banned.
 """
 
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class _Names:
 
 
 def import_marian_files(path: Path, options: ImportOptions) -> Imported:
-    """Understand a directory, an .npz file of Marian's, or a zip archive of such a directory.
+    """Read a directory, an .npz file of Marian, or a zip archive of such a directory.
 
     Raises:
         CheckpointError: something is missing, damaged, hostile or not supported.
@@ -79,12 +79,13 @@ def _check_embeddings(files: ModelFiles, marian: Options) -> None:
     stored = files.weights.tensors
     names = _names(marian, stored)
     for name, rows in zip((names.source, names.target), marian.rows, strict=True):
-        needed = (rows, marian.fields["d_model"])
+        expected_shape = (rows, marian.fields["d_model"])
         if name not in stored:
             raise CheckpointError(f"{files.weights.file} lacks {name}, which its configuration needs")
-        if stored[name].shape != needed:
+        if stored[name].shape != expected_shape:
             raise CheckpointError(
-                f"{files.weights.file}: {name} has shape {stored[name].shape}, but dim-vocabs and dim-emb set {needed}"
+                f"{files.weights.file}: {name} has shape {stored[name].shape}, but dim-vocabs and dim-emb set "
+                f"{expected_shape}"
             )
 
 

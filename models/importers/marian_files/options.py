@@ -148,9 +148,9 @@ def _norms(settings: Settings) -> tuple[str, str, bool]:
     before, after, top, embedding = (str(order).replace("d", "").replace("r", "n") for order in orders)
     norm = _NORMS.get((before, after, top))
     if norm is None or embedding not in ("", "n") or len(kinds) > 1:
-        shown = ", ".join(f"transformer-{name} = {order!r:.20}" for name, order in zip(names, orders, strict=True))
+        options = ", ".join(f"transformer-{name} = {order!r:.20}" for name, order in zip(names, orders, strict=True))
         raise CheckpointError(
-            f"{settings.file}: {shown} is not supported: norms must be of one kind, all before sublayers (n, da) or "
+            f"{settings.file}: {options} is not supported: norms must be of one kind, all before sublayers (n, da) or "
             "all after them (dan)"
         )
     return norm, _KINDS[kinds.pop()] if kinds else "layer", embedding == "n"

@@ -50,16 +50,16 @@ def parse_settings(text: str, file: Path) -> Settings:
         if not stripped or stripped.startswith(("#", "---", "%")):
             continue
         item = re.fullmatch(r"-(?:\s+(.*))?", stripped)
-        found = _SETTING.fullmatch(stripped)
+        match = _SETTING.fullmatch(stripped)
         if item and name is not None:
             if not isinstance(fields[name], list):
                 fields[name] = []
             fields[name].append(_value(item[1] or "", file, number))
         elif line[0].isspace() and name is not None:
-            fields[name] = _value(stripped, file, number) if fields[name] is None and not found else stripped
-        elif found:
-            name = found[1]
-            fields[name] = _value(found[2] or "", file, number)
+            fields[name] = _value(stripped, file, number) if fields[name] is None and not match else stripped
+        elif match:
+            name = match[1]
+            fields[name] = _value(match[2] or "", file, number)
         else:
             raise _damaged(file, number, stripped)
     return Settings(file, fields)
@@ -104,18 +104,18 @@ def read_vocabulary_file(file: Path, rows: int) -> list[str]:
     else:
         pairs = [(line, index) for index, line in enumerate(token_lines(file, each=True))]
     tokens = [""] * rows
-    known: set[str] = set()
+    tokens_read: set[str] = set()
     for token, index in pairs:
         if type(index) is not int or index < 0:
             raise CheckpointError(f"{file} gives {token!r:.80} the id {index!r:.80}: copy it again")
-        if index >= rows or token in known:  # as in Marian, the first one counts
+        if index >= rows or token in tokens_read:  # as in Marian, the first one counts
             continue
         if tokens[index]:
             raise CheckpointError(
                 f"{file} gives the id {index} to {tokens[index]!r:.80} and {token!r:.80}: copy it again"
             )
         tokens[index] = token
-        known.add(token)
+        tokens_read.add(token)
     return tokens
 
 

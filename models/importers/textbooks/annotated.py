@@ -69,8 +69,8 @@ def import_annotated(path: Path, options: ImportOptions) -> Imported:
     if options.tokenizer:
         lists = read_word_lists(options.vocabulary or file.parent, rows)
         special = lists.special()
-        begin = lists.token("bos_id", "source")
-        prefix_ids = tuple(token for token in (begin,) if token is not None)
+        bos = lists.token("bos_id", "source")
+        prefix_ids = tuple(token for token in (bos,) if token is not None)
     advice = f"{file} is not a whole state dict of the annotated Transformer"
     unbiased = (width - 1) / width
     ours = Settings(file, {}).config(
@@ -115,7 +115,7 @@ def _positions(plan: ImportPlan, ours: Config) -> None:
                 raise CheckpointError(f"{plan.source}: {name} does not hold the paper's sinusoids: not supported")
 
 
-def prefix_of(stored: dict[str, Stored], mark: str, file: Path, what: str) -> str:
+def prefix_of(stored: dict[str, Stored], mark: str, file: Path, kind: str) -> str:
     """Return the prefix of all names, from the name of a tensor that must exist.
 
     Raises:
@@ -123,9 +123,9 @@ def prefix_of(stored: dict[str, Stored], mark: str, file: Path, what: str) -> st
     """
     prefixes = [name.removesuffix(mark) for name in stored if name == mark or name.endswith(f".{mark}")]
     if not prefixes:
-        raise CheckpointError(f"{file} is not a state dict of {what}: it has no {mark}")
+        raise CheckpointError(f"{file} is not a state dict of {kind}: it has no {mark}")
     if len(prefixes) > 1:
-        raise CheckpointError(f"{file} is not a state dict of {what}: it has several {mark}")
+        raise CheckpointError(f"{file} is not a state dict of {kind}: it has several {mark}")
     return prefixes[0]
 
 
@@ -142,11 +142,11 @@ def needed_heads(file: Path, options: ImportOptions) -> int:
 
 def notes(ours: Config, lists: WordLists | None) -> list[str]:
     """Return notes for the user."""
-    said = [
+    sentences = [
         f"inputs and outputs of up to {ours.max_positions} tokens are taken; its sinusoids have no end, so that "
         "tx-export takes more (--max-source, --max-target)"
     ]
     if lists is None:
         ids = ", ".join(f"{name} = {getattr(ours, name)}" for name in _IDS)
-        return [*said, f"special ids are those of the public version, since there is no list of tokens: {ids}"]
-    return [*said, "words are what spaces part, and unknown words that follow each other count as one"]
+        return [*sentences, f"special ids are those of the public version, since there is no list of tokens: {ids}"]
+    return [*sentences, "words are what spaces part, and unknown words that follow each other count as one"]

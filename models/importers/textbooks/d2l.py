@@ -95,15 +95,15 @@ def _attention_bias(plan: ImportPlan) -> bool:
     Raises:
         CheckpointError: only some layers of a side have them.
     """
-    found = False
+    has_bias = False
     for side in ("encoder", "decoder"):
         ours = {name.rpartition(".")[::2] for name in plan.theirs if name.startswith(side) and ".W_" in name}
         biased = {layer for layer, kind in ours if kind == "bias"}
         lacking = sorted({layer for layer, kind in ours if kind == "weight"} - biased)
         if biased and lacking:
             raise CheckpointError(f"{plan.source} lacks {lacking[0]}.bias, although others of its {side} have biases")
-        found = found or bool(biased)
-    return found
+        has_bias = has_bias or bool(biased)
+    return has_bias
 
 
 def _refuse_norms_over_time(plan: ImportPlan) -> None:
@@ -118,11 +118,11 @@ def _refuse_norms_over_time(plan: ImportPlan) -> None:
 
 def _special(lists: WordLists) -> dict[str, int]:
     """Return special ids of the target side, except that <unk> is that of the source; see `_with_one_unknown`."""
-    found = lists.special()
+    special_ids = lists.special()
     unknown = lists.token("unk_id", "source")
     assert unknown is not None
-    places = {found["unk_id"]: unknown, unknown: found["unk_id"]}
-    return {name: places.get(token, token) for name, token in found.items()}
+    swapped = {special_ids["unk_id"]: unknown, unknown: special_ids["unk_id"]}
+    return {name: swapped.get(token, token) for name, token in special_ids.items()}
 
 
 def _with_one_unknown(plan: ImportPlan, lists: WordLists) -> WordLists:

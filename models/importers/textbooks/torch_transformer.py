@@ -76,7 +76,7 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
     """
     file = directory / DESCRIPTION
-    value = read(file, "it specifies what a state dict does not; see models/README.md", CheckpointError)
+    value = read(file, "it contains settings that a state dict lacks; see models/README.md", CheckpointError)
     described = decode(TorchDescription, value, str(file), CheckpointError)
     weights = directory / described.weights
     plan = ImportPlan(read_tensors(weights), weights)
@@ -113,28 +113,28 @@ def _names(described: Names, stored: Sequence[str]) -> Names:
     else:
         outer = ""
 
-    def found(name: str | None) -> str | None:
+    def stored_prefix(name: str | None) -> str | None:
         if name is None:
             return None
         plain = plain_name(name).removeprefix("module.")
-        tried = (name, plain, f"{outer}{plain}".rstrip("."))
-        return next((each for each in tried if any(has.startswith(each) for has in stored)), name)
+        candidates = (name, plain, f"{outer}{plain}".rstrip("."))
+        return next((each for each in candidates if any(stored_name.startswith(each) for stored_name in stored)), name)
 
-    return Names(**{name: found(value) for name, value in vars(described).items()})  # type: ignore[arg-type]
+    return Names(**{name: stored_prefix(value) for name, value in vars(described).items()})  # type: ignore[arg-type]
 
 
 def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: str, **fields: Any) -> Config:
     advice = f"name the nn.Transformer in {DESCRIPTION} (names)"
     layers = {side: plan.count(f"{stack}{side}.layers.", advice) for side in ("encoder", "decoder")}
-    ends = [plan.has(f"{stack}{side}.norm.weight") for side in ("encoder", "decoder")]
-    if ends[0] != ends[1] or (described.norm_first and not ends[0]):
+    final_norms = [plan.has(f"{stack}{side}.norm.weight") for side in ("encoder", "decoder")]
+    if final_norms[0] != final_norms[1] or (described.norm_first and not final_norms[0]):
         raise CheckpointError(
-            f"{plan.source}: a stack without a final norm is supported only where neither has one and norm_first is "
-            "false"
+            f"{plan.source}: either both stacks must have a final norm, or neither may have one and norm_first must "
+            "be false"
         )
     if described.norm_first:
         norm = "pre"
-    elif ends[0]:
+    elif final_norms[0]:
         norm = "post_final"
     else:
         norm = "post"

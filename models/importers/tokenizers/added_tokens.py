@@ -15,7 +15,7 @@ from txport.models.importers.settings import read_json, tokenizer_settings
 from txport.runtime.bundle.tokenizer_schema import AddedToken, AddedTokens
 from txport.runtime.errors import CheckpointError
 
-_OWN = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token")
+_SPECIAL_FIELDS = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token")
 _OWN_CONTENTS = {"<s>", "</s>", "<pad>", "<unk>"}
 _SENTINEL = re.compile(r"<extra_id_\d+>")
 _MASKS = {"pegasus": re.compile(r"<(mask_1|unk_\d+)>")}
@@ -56,22 +56,22 @@ def listed_tokens(directory: Path) -> dict[str, AddedToken]:
     Raises:
         CheckpointError: a list does not contain tokens and ids.
     """
-    special = {token.content for token in _named(directory)}
-    listed: dict[str, AddedToken] = {}
+    special = {token.content for token in _described_tokens(directory)}
+    tokens: dict[str, AddedToken] = {}
     for content, token in read_json(directory / "added_tokens.json", optional=True).items():
-        known = content in special
-        listed[content] = AddedToken(content, _id(token, directory), special=known, normalized=not known)
+        is_special = content in special
+        tokens[content] = AddedToken(content, _id(token, directory), special=is_special, normalized=not is_special)
     of_json = read_json(directory / "tokenizer.json", optional=True).get("added_tokens") or []
     decoder = read_json(directory / "tokenizer_config.json", optional=True).get("added_tokens_decoder") or {}
     if not isinstance(of_json, list) or not isinstance(decoder, dict):
         raise _damaged(directory)
     for value in of_json:
         token = _token(value, _field(value, "id", directory), directory)
-        listed[token.content] = token
+        tokens[token.content] = token
     for number, value in decoder.items():
         token = _token(value, int(number) if number.isascii() and number.isdecimal() else -1, directory)
-        listed[token.content] = token
-    return listed
+        tokens[token.content] = token
+    return tokens
 
 
 def added_tokens(
@@ -96,13 +96,13 @@ def added_tokens(
         CheckpointError: a list is damaged, has a token beyond the embedding, or does not determine all ids.
     """
     check_ids(directory, vocabulary, rows, languages, size, renumbered=around.rules == "tokenizers")
-    named = {token.content: token for token in _named(directory) if token.content in vocabulary}
-    listed = {content: replace(token, id=vocabulary[content]) for content, token in named.items()}
-    listed |= listed_tokens(directory)
-    own, masks = _own(directory), _masks(directory)
+    described = {token.content: token for token in _described_tokens(directory) if token.content in vocabulary}
+    candidates = {content: replace(token, id=vocabulary[content]) for content, token in described.items()}
+    candidates |= listed_tokens(directory)
+    special, masks = _special_contents(directory), _masks(directory)
     tokens = []
-    for token in listed.values():
-        if token.content in own or not token.content or (masks is _SENTINEL and masks.fullmatch(token.content)):
+    for token in candidates.values():
+        if token.content in special or not token.content or (masks is _SENTINEL and masks.fullmatch(token.content)):
             continue
         if token.id < rows:
             hidden = token.special or token.id in languages
@@ -144,10 +144,10 @@ def check_ids(
     Raises:
         CheckpointError: a special token has no id, or there is a gap between the ids.
     """
-    listed, masks = listed_tokens(directory), _masks(directory)
-    known = {*vocabulary, *listed, *_own(directory)}
-    for content in (token.content for token in _named(directory, _LISTS)):
-        if content not in known and not (masks and masks.fullmatch(content)) and language_of(content) is None:
+    tokens, masks = listed_tokens(directory), _masks(directory)
+    contents = {*vocabulary, *tokens, *_special_contents(directory)}
+    for content in (token.content for token in _described_tokens(directory, _LISTS)):
+        if content not in contents and not (masks and masks.fullmatch(content)) and language_of(content) is None:
             raise CheckpointError(
                 f"{directory} has the special token {content!r} without an id: write its id into "
                 "added_tokens.json, remove it from tokenizer_config.json and special_tokens_map.json, or give "
@@ -163,24 +163,24 @@ def check_ids(
 
 def _gap(directory: Path, first: int, rows: int, languages: Collection[int]) -> tuple[int, str] | None:
     """Return the first unused id, at least `first`, and the next token after it; None if there is no gap."""
-    listed = listed_tokens(directory)
-    taken = {token.id for token in listed.values()} | set(languages)
-    if _masks(directory) is _SENTINEL and "<extra_id_0>" not in listed:
+    tokens = listed_tokens(directory)
+    used_ids = {token.id for token in tokens.values()} | set(languages)
+    if _masks(directory) is _SENTINEL and "<extra_id_0>" not in tokens:
         count = tokenizer_settings(directory).get("extra_ids", _SENTINELS, int)
-        taken |= set(range(first, first + min(count, rows)))
-    last = max((token for token in taken if token < rows), default=0)
-    gaps = sorted(set(range(first, last)) - taken)
-    if gaps and gaps[0] - 1 in languages and "<mask>" not in listed:
+        used_ids |= set(range(first, first + min(count, rows)))
+    last = max((token for token in used_ids if token < rows), default=0)
+    gaps = sorted(set(range(first, last)) - used_ids)
+    if gaps and gaps[0] - 1 in languages and "<mask>" not in tokens:
         gaps = gaps[1:]  # reserved for <mask>
-    behind = {token.id: token.content for token in listed.values() if gaps and token.id > gaps[0]}
+    behind = {token.id: token.content for token in tokens.values() if gaps and token.id > gaps[0]}
     if behind:
         return (gaps[0], behind[min(behind)])
     return None
 
 
-def _own(directory: Path) -> set[str]:
+def _special_contents(directory: Path) -> set[str]:
     """Return the special tokens of the tokenizer itself."""
-    return _OWN_CONTENTS | {token.content for token in _named(directory, _OWN)}
+    return _OWN_CONTENTS | {token.content for token in _described_tokens(directory, _SPECIAL_FIELDS)}
 
 
 def _masks(directory: Path) -> re.Pattern[str] | None:
@@ -224,7 +224,7 @@ def with_added(
     return pieces
 
 
-def _named(directory: Path, names: Sequence[str] | None = None) -> Iterator[AddedToken]:
+def _described_tokens(directory: Path, names: Sequence[str] | None = None) -> Iterator[AddedToken]:
     """Yield special tokens of the directory by their names: all, or those in `names`. They have no ids yet."""
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         for name, value in read_json(directory / file, optional=True).items():

@@ -23,7 +23,7 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
         data = read_bytes(file)
     else:
         file = directory / "vocab.json"
-        data = _made(directory, rows)
+        data = _tokenizer_json(directory, rows)
     try:
         value = json.loads(data)
         pieces = value["model"]["vocab"]  # an object with ids, or a list in the order of ids
@@ -43,7 +43,7 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
     return data
 
 
-def _made(directory: Path, rows: int) -> bytes:
+def _tokenizer_json(directory: Path, rows: int) -> bytes:
     with needs("import"):
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     vocabulary = read_vocabulary(directory / "vocab.json", rows)
@@ -59,8 +59,8 @@ def _made(directory: Path, rows: int) -> bytes:
         ) from None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    own = [AddedToken(token, special=True, normalized=False) for token in _SPECIAL if token in vocabulary]
-    tokenizer.add_special_tokens(own)
+    special = [AddedToken(token, special=True, normalized=False) for token in _SPECIAL if token in vocabulary]
+    tokenizer.add_special_tokens(special)
     for token in tokens:
         flags = {name: getattr(token, name) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}
         (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([AddedToken(token.content, **flags)])

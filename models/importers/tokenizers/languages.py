@@ -26,7 +26,7 @@ CODES = {
 ENGLISH = ("en", "eng", "eng_Latn", "en_XX")  # default source language of all these tokenizers
 
 
-def listed_languages(directory: Path) -> dict[str, int]:
+def languages_in_files(directory: Path) -> dict[str, int]:
     """Return the languages with ids in the directory's files, in the order of ids.
 
     Raises:
@@ -50,17 +50,17 @@ def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[st
     Raises:
         CheckpointError: a list of tokens is damaged.
     """
-    listed = listed_languages(directory)
+    ids_by_name = languages_in_files(directory)
     names = _ordered_languages(directory)
-    if all(name in listed for name in names):
+    if all(name in ids_by_name for name in names):
         names = codes.split()
-        if any(listed.get(name, first + i) != first + i for i, name in enumerate(names)):
-            return listed  # the ids differ from the order of the published model
-    taken = {token.id for token in listed_tokens(directory).values()}
-    ordered = {name: first + i for i, name in enumerate(names) if name not in listed}
-    if listed:
-        ordered = {name: token for name, token in ordered.items() if token not in taken and token < rows}
-    return dict(sorted((listed | ordered).items(), key=lambda item: item[1]))
+        if any(ids_by_name.get(name, first + i) != first + i for i, name in enumerate(names)):
+            return ids_by_name  # the ids differ from the order of the published model
+    used_ids = {token.id for token in listed_tokens(directory).values()}
+    ordered = {name: first + i for i, name in enumerate(names) if name not in ids_by_name}
+    if ids_by_name:
+        ordered = {name: token for name, token in ordered.items() if token not in used_ids and token < rows}
+    return dict(sorted((ids_by_name | ordered).items(), key=lambda item: item[1]))
 
 
 def _ordered_languages(directory: Path) -> list[str]:
@@ -88,9 +88,11 @@ def default_languages(
     Raises:
         InputError: a language is unknown, or a required target language is not specified anywhere.
     """
-    own, other = (stated_language(model.directory, field, languages) for field in ("src_lang", "tgt_lang"))
+    model_source, model_target = (
+        default_language(model.directory, field, languages) for field in ("src_lang", "tgt_lang")
+    )
     english = next((name for name in ENGLISH if name in languages), None)
-    source = options.source_language or own or english
+    source = options.source_language or model_source or english
     source = chosen_language(source, languages, "source", model.directory, required=True)
     if not forced:
         return source, None
@@ -99,17 +101,17 @@ def default_languages(
     else:
         bos = ()
     target = options.target_language or next((name for name, token in languages.items() if token in bos), None)
-    return source, chosen_language(target or other, languages, "target", model.directory, required=True)
+    return source, chosen_language(target or model_target, languages, "target", model.directory, required=True)
 
 
-def stated_language(directory: Path, field: str, languages: Mapping[str, int]) -> str | None:
+def default_language(directory: Path, field: str, languages: Mapping[str, int]) -> str | None:
     """Return the language in a field of tokenizer_config.json, given as name or token; None if not in `languages`."""
     name: str | None = tokenizer_settings(directory).optional(field, str)
     if name is None or name in languages:
         return name
-    known = language_of(name)
-    if known in languages:
-        return known
+    language = language_of(name)
+    if language in languages:
+        return language
     return None
 
 

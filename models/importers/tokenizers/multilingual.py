@@ -13,7 +13,7 @@ from txport.models.config import Config
 from txport.models.importers.huggingface import HuggingFaceModel
 from txport.models.importers.imported import ImportOptions, TokenizerParts
 from txport.models.importers.tokenizers.added_tokens import LIBRARY, Around, added_tokens, with_added
-from txport.models.importers.tokenizers.languages import all_languages, chosen_language, listed_languages
+from txport.models.importers.tokenizers.languages import all_languages, chosen_language, languages_in_files
 from txport.models.importers.tokenizers.pieces import completed, pieces_of
 from txport.models.importers.tokenizers.vocabulary import by_id, read_bytes, read_vocabulary, vocabulary_bytes
 from txport.runtime.bundle.tokenizer_schema import (
@@ -61,32 +61,34 @@ def sentencepiece_files(directory: Path, rows: int, codes: str, around: Around) 
     if not spm.is_file() and not vocab.is_file() and json.is_file():
         names = TokenizerFiles("tokenizer/tokenizer.json", None)
         files = {"tokenizer.json": read_bytes(json)}
-        languages = listed_languages(directory)
-        return _checked(SharedTokenizer("tokenizers", names, files, languages), rows, directory)
+        languages = languages_in_files(directory)
+        return _check_tokenizer(SharedTokenizer("tokenizers", names, files, languages), rows, directory)
     model = read_bytes(spm)
-    own = pieces_of(model, spm)
+    model_pieces = pieces_of(model, spm)
     if vocab.is_file():
         table = read_vocabulary(vocab, rows)
         pieces = by_id(table, SPECIAL)
         after = len(table)
     else:
-        pieces = [*(None for _ in SPECIAL), *own[3:]]
-        after = len(own) + 1
+        # SentencePiece puts <unk>, <s> and </s> first, fairseq four special tokens of its own: ids shift by one.
+        pieces = [*(None for _ in SPECIAL), *model_pieces[3:]]
+        after = len(model_pieces) + 1
         table = {piece: token for token, piece in enumerate(pieces) if piece is not None}
     if len(pieces) > rows:
         raise CheckpointError(
-            f"{spm} has {len(own)} pieces, but the embedding has {rows} rows: it belongs to another model"
+            f"{spm} has {len(model_pieces)} pieces, but the embedding has {rows} rows: it belongs to another model"
         )
     languages = all_languages(directory, after, codes, rows)
     added = added_tokens(directory, table, rows, around, languages.values())
     pieces = with_added(pieces, model, added)
-    whole = completed(model, own, [piece for piece in pieces if piece is not None])
+    # SentencePiece can decode only pieces of its model, so pieces that only vocab.json contains are appended.
+    completed_model = completed(model, model_pieces, [piece for piece in pieces if piece is not None])
     names = TokenizerFiles("tokenizer/shared.model", "tokenizer/vocabulary.json")
-    files = {"shared.model": whole, "vocabulary.json": vocabulary_bytes(pieces)}
-    return _checked(SharedTokenizer("sentencepiece", names, files, languages, added), rows, directory)
+    files = {"shared.model": completed_model, "vocabulary.json": vocabulary_bytes(pieces)}
+    return _check_tokenizer(SharedTokenizer("sentencepiece", names, files, languages, added), rows, directory)
 
 
-def _checked(tokenizer: SharedTokenizer, rows: int, directory: Path) -> SharedTokenizer:
+def _check_tokenizer(tokenizer: SharedTokenizer, rows: int, directory: Path) -> SharedTokenizer:
     for name, token in tokenizer.languages.items():
         if not 0 <= token < rows:
             raise CheckpointError(
@@ -119,11 +121,9 @@ def without_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOpti
         try:
             table = sentencepiece_files(model.directory, ours.source_vocabulary, codes, LIBRARY).languages
         except CheckpointError as error:
-            raise CheckpointError(f"{error} (--target-language needs it, --no-tokenizer or not)") from None
+            raise CheckpointError(f"{error} (--target-language needs it, even with --no-tokenizer)") from None
         chosen_language(options.target_language, table, "target", model.directory, required=True)
         prefix = (table[options.target_language],)
     if not prefix:
-        model.notes.append(
-            "answers are not forced to begin with anything: give --target-language, or a prefix with each call"
-        )
+        model.notes.append("no target language is forced: give --target-language, or a prefix with each call")
     return TokenizerParts(TokenizerDescription("none", None, None, (), (ours.eos_id,), prefix, None))

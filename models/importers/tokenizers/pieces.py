@@ -36,9 +36,9 @@ def pieces_of(model: bytes, file: object) -> list[str]:
     return [str(processor.id_to_piece(i)) for i in range(processor.get_piece_size())]
 
 
-def completed(model: bytes, known: Iterable[str], wanted: Iterable[str]) -> bytes:
-    """Return the model file with pieces that are `wanted` but not `known` appended. Existing ids do not change."""
-    missing = sorted(set(wanted) - set(known))
+def completed(model: bytes, existing: Iterable[str], required: Iterable[str]) -> bytes:
+    """Return the model file with pieces that are `required` but not `existing` appended. Existing ids do not change."""
+    missing = sorted(set(required) - set(existing))
     score_and_type = bytes([2 << 3 | 5]) + struct.pack("<f", 0.0) + bytes([3 << 3, _UNUSED])
     # In a protobuf file, elements of a repeated field may be anywhere, so also at the end.
     return model + b"".join(field(1, field(1, piece.encode()) + score_and_type) for piece in missing)
@@ -47,8 +47,8 @@ def completed(model: bytes, known: Iterable[str], wanted: Iterable[str]) -> byte
 def without_rule_file(model: bytes) -> bytes:
     """Return the model file without the name of its normalisation rules file, which is a path on one machine."""
     parts = []
-    for number, content, whole in fields(model):
+    for number, content, field_bytes in fields(model):
         if number in _NORMALIZER_SPECS:
-            whole = field(number, b"".join(inner for name, _, inner in fields(content) if name != _RULE_TSV))
-        parts.append(whole)
+            field_bytes = field(number, b"".join(inner for name, _, inner in fields(content) if name != _RULE_TSV))
+        parts.append(field_bytes)
     return b"".join(parts)

@@ -75,16 +75,17 @@ def dictionary_tokenizer(
     files: dict[str, bytes] = {}
     for side, table, file in zip(("source", "target"), tables, models, strict=True):
         model = read_bytes(file)
-        known = pieces_of(model, file)
+        pieces = pieces_of(model, file)
         tokens = [token for token in table if token is not None]
         if len(set(tokens)) != len(tokens):
             raise CheckpointError(f"the dictionary of the {side} side has a token twice: give --no-tokenizer")
-        if len(set(tokens) & set(known)) * 2 < len(known):
+        # Dictionaries omit rare pieces, but one with less than half of the pieces belongs to another tokenizer.
+        if len(set(tokens) & set(pieces)) * 2 < len(pieces):
             raise CheckpointError(
-                f"{file} has {len(known)} pieces, of which few are in the {side} dictionary: the model's tokens are "
-                "not SentencePiece's, or another one's; give --no-tokenizer, and ids"
+                f"{file} has {len(pieces)} pieces, of which few are in the {side} dictionary: it is not the tokenizer "
+                "of this model; give --no-tokenizer, and ids"
             )
-        files[f"{side}.model"] = completed(model, known, tokens)
+        files[f"{side}.model"] = completed(model, pieces, tokens)
         files[f"{side}.vocabulary.json"] = vocabulary_bytes(table)
     source, target = (
         TokenizerFiles(f"tokenizer/{s}.model", f"tokenizer/{s}.vocabulary.json") for s in ("source", "target")

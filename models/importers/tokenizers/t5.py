@@ -50,10 +50,10 @@ def t5_tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) 
         CheckpointError: files are missing, damaged or of another model.
         InputError: the model does not support a chosen language.
     """
-    stated = str(tokenizer_settings(model.directory).optional("tokenizer_class", str))
+    tokenizer_class = str(tokenizer_settings(model.directory).optional("tokenizer_class", str))
     if not options.tokenizer:
         return ours, TokenizerParts(ids_only(ours.eos_id))
-    if "ByT5" in stated:
+    if "ByT5" in tokenizer_class:
         refuse_languages(options, model.directory)
         return ours, _bytes(model, ours)
     if spm := next((model.directory / name for name in SPM if (model.directory / name).is_file()), None):
@@ -115,8 +115,8 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
     if languages is not None:  # language tokens inside a text also become ids
         inside = tuple(AddedToken(f"<2{name}>", token, special=True) for name, token in ids.items())
         added = parts.description.added or AddedTokens((), "tokenizers")
-        others = (token for token in added.tokens if token.id not in ids.values())
-        added = replace(added, tokens=(*inside, *others))
+        other_tokens = (token for token in added.tokens if token.id not in ids.values())
+        added = replace(added, tokens=(*inside, *other_tokens))
         parts = replace(parts, description=replace(parts.description, added=added))
     return replace(ours, unk_id=int(processor.unk_id())), parts
 

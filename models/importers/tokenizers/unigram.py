@@ -70,15 +70,19 @@ def _parts(step: Any) -> list[dict[str, Any]]:
 
 def _charsmap(normalizer: Any) -> bytes | None:
     """Return SentencePiece's compiled rules, or None if the normaliser is missing or another one."""
-    first, *others = _parts(normalizer) or [{}]
-    known = first.get("type") == "Precompiled" and all(other in _SPACES for other in others)
-    if known:
+    first, *following = _parts(normalizer) or [{}]
+    is_supported = first.get("type") == "Precompiled" and all(other in _SPACES for other in following)
+    if is_supported:
         return base64.b64decode(first["precompiled_charsmap"])
     return None
 
 
 def _splits_at_spaces(pre_tokenizer: Any) -> bool:
     """Return whether text is split into words that begin with "▁", including the first."""
-    *others, last = _parts(pre_tokenizer) or [{}]
-    whole = last.get("type") == "Metaspace" and last.get("replacement") == "▁"
-    return whole and last.get("prepend_scheme", "always") != "never" and all(other in _SPACES for other in others)
+    *preceding, last = _parts(pre_tokenizer) or [{}]
+    is_metaspace = last.get("type") == "Metaspace" and last.get("replacement") == "▁"
+    return (
+        is_metaspace
+        and last.get("prepend_scheme", "always") != "never"
+        and all(other in _SPACES for other in preceding)
+    )

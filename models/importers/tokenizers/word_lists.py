@@ -60,15 +60,15 @@ class WordLists:
         Raises:
             CheckpointError: one is missing.
         """
-        found = {}
+        special_ids = {}
         for name, tokens in NAMES.items():
             token = self.token(name)
             if token is None:
                 raise CheckpointError(f"{self.files[1]} has no {' or '.join(tokens)}: give the whole list of tokens")
-            found[name] = token
+            special_ids[name] = token
         if self.token("unk_id", "source") is None:
             raise CheckpointError(f"{self.files[0]} has no {NAMES['unk_id'][0]}: give the whole list of tokens")
-        return found
+        return special_ids
 
 
 def has_lists(place: Path | None) -> bool:

@@ -14,13 +14,13 @@ void check_pairs(std::size_t sentences, std::size_t translations) {
   }
 }
 
-void check_vectors(const FloatMatrix& vectors, std::int64_t size, std::int64_t most, const std::string& what) {
+void check_vectors(const FloatMatrix& vectors, std::int64_t size, std::int64_t maximum, const std::string& what) {
   if (vectors.columns != static_cast<std::size_t>(size)) {
     throw InputError(what + " has the shape [" + std::to_string(vectors.rows) + ", " + std::to_string(vectors.columns) +
                      "]: this bundle reads [vectors, " + std::to_string(size) + "]");
   }
-  if (vectors.rows < 1 || vectors.rows > static_cast<std::size_t>(most)) {
-    throw InputError(what + " has " + std::to_string(vectors.rows) + " vectors: give 1 to " + std::to_string(most) +
+  if (vectors.rows < 1 || vectors.rows > static_cast<std::size_t>(maximum)) {
+    throw InputError(what + " has " + std::to_string(vectors.rows) + " vectors: give 1 to " + std::to_string(maximum) +
                      ", as many as this bundle takes");
   }
   for (std::size_t i = 0; i < vectors.values.size(); ++i) {

@@ -100,13 +100,13 @@ Document Translator::translate_document(std::string_view text, const Options& op
 
 std::vector<Translation> Translator::translate_features(std::vector<FloatMatrix> arrays, const Options& options) const {
   const Call shared = call(options, true);
-  std::vector<Sentence> asked;
-  asked.reserve(arrays.size());
+  std::vector<Sentence> sentences;
+  sentences.reserve(arrays.size());
   for (FloatMatrix& array : arrays) {
-    const std::size_t number = asked.size() + 1;
-    asked.push_back(of_vectors(shared, std::move(array), "array " + std::to_string(number), number));
+    const std::size_t number = sentences.size() + 1;
+    sentences.push_back(of_vectors(shared, std::move(array), "array " + std::to_string(number), number));
   }
-  return translations(asked, shared.options());
+  return translations(sentences, shared.options());
 }
 
 Sentence Translator::of_vectors(const Call& call, FloatMatrix array, const std::string& what,

@@ -77,8 +77,8 @@ std::string replace_faults(std::string_view bytes) {
   std::string text;
   for (std::size_t start = 0; start < bytes.size();) {
     const auto [available, length] = character(bytes, start);
-    const bool whole = length > 0 && available == length;
-    text += whole ? bytes.substr(start, length) : kReplacement;
+    const bool is_complete = length > 0 && available == length;
+    text += is_complete ? bytes.substr(start, length) : kReplacement;
     start += available > 0 ? available : 1;
   }
   return text;

@@ -226,10 +226,10 @@ std::string with_flags(const std::string& message) {
   std::string result;
   auto rest = message.cbegin();
   for (std::sregex_iterator match(message.begin(), message.end(), named), end; match != end; ++match) {
-    const std::smatch& found = *match;
-    result.append(rest, found[0].first);
-    result += found[4].str() + flag_of(found[1].str() + found[2].str() + found[3].str() + found[5].str());
-    rest = found[0].second;
+    const std::smatch& option = *match;
+    result.append(rest, option[0].first);
+    result += option[4].str() + flag_of(option[1].str() + option[2].str() + option[3].str() + option[5].str());
+    rest = option[0].second;
   }
   return result.append(rest, message.cend());
 }

@@ -19,8 +19,8 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Open the bundle."""
         parameters = json.loads(args["model_config"])["parameters"]
-        given = {name: each["string_value"] for name, each in parameters.items()}
-        self.translator = Translator(given["bundle"], device=given["device"], threads=int(given["threads"]))
+        settings = {name: each["string_value"] for name, each in parameters.items()}
+        self.translator = Translator(settings["bundle"], device=settings["device"], threads=int(settings["threads"]))
 
     def execute(self, requests: list[Any]) -> None:
         """Submit the texts of all requests. Answers are sent later, when they are ready."""
@@ -58,20 +58,20 @@ class PendingResponse:
         except Exception:
             self.cancel()
             raise
-        self.left = len(self.futures)
-        self.gone = False
-        if not self.left:
+        self.unfinished = len(self.futures)
+        self.is_cancelled = False
+        if not self.unfinished:
             self.finish()
         for future in self.futures:  # they finish in the thread of the queue, so `one_done` needs no lock
             future.add_done_callback(self.one_done)
 
     def one_done(self, _: object) -> None:
         """Count a finished text; answer after the last one."""
-        self.left -= 1
-        if not self.left:
+        self.unfinished -= 1
+        if not self.unfinished:
             self.finish()
-        elif not self.gone and self.sender.is_cancelled():
-            self.gone = True
+        elif not self.is_cancelled and self.sender.is_cancelled():
+            self.is_cancelled = True
             self.cancel()
 
     def cancel(self) -> None:
@@ -85,9 +85,9 @@ class PendingResponse:
         if errors:
             response = pb_utils.InferenceResponse(error=pb_utils.TritonError(errors[0]))
         else:
-            found = [future.result() for future in self.futures]
-            translated = np.array([each.text.encode() for each in found], dtype=np.object_).reshape(self.shape)
-            tokens = np.array([len(each.ids) for each in found], dtype=np.int32).reshape(self.shape)
+            translations = [future.result() for future in self.futures]
+            translated = np.array([each.text.encode() for each in translations], dtype=np.object_).reshape(self.shape)
+            tokens = np.array([len(each.ids) for each in translations], dtype=np.int32).reshape(self.shape)
             tensors = [pb_utils.Tensor("TRANSLATION", translated), pb_utils.Tensor("TOKENS", tokens)]
             response = pb_utils.InferenceResponse(output_tensors=tensors)
         _send(self.sender, response)

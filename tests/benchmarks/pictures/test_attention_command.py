@@ -310,6 +310,6 @@ def test_a_bundle_without_the_graphs_says_how_to_get_them(tmp_path: Path) -> Non
 
 
 def test_a_picture_too_large_is_refused(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_command, "MOST", 100)
+    monkeypatch.setattr(attention_command, "MAX_WEIGHTS", 100)
     with pytest.raises(InputError, match=r"a picture of \d+ weights is too large: choose by --kind, --layer or"):
         attend(checkpoint, TEXT, "--target", ANSWER, "-o", tmp_path / "out.svg")

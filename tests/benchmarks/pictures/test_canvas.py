@@ -40,12 +40,12 @@ def test_wide_characters_are_wider() -> None:
 
 def test_a_large_png_is_coarser() -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'txport[bench]'")
-    from txport.benchmarks.pictures.png import MOST, png
+    from txport.benchmarks.pictures.png import MAX_PIXELS, png
 
     canvas = Canvas()
-    canvas.add(Rectangle(0, 0, 20, 2 * MOST, "#000000"))
+    canvas.add(Rectangle(0, 0, 20, 2 * MAX_PIXELS, "#000000"))
     width, height = struct.unpack(">II", png(canvas)[16:24])
-    assert MOST - 1 <= height <= MOST and width < 40
+    assert MAX_PIXELS - 1 <= height <= MAX_PIXELS and width < 40
 
 
 def test_png_takes_labels_as_they_are(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:

@@ -122,5 +122,5 @@ def test_figures_of_few_calls_are_said(tmp_path: Path) -> None:
 
     assert "FEW CALLS" not in dict(facts(report(measurement([1.0]))))
     few = report(measurement([1.0]), dataclasses.replace(measurement([3.0], "8 x 8 -> 4"), calls=1))
-    assert dict(facts(few))["FEW CALLS"].startswith("1 row of fewer than 5 calls, the least of 1 call: ")
+    assert dict(facts(few))["FEW CALLS"].startswith("1 row with fewer than 5 calls (minimum 1): ")
     assert "**FEW CALLS**" in markdown(few)

@@ -13,7 +13,7 @@ import pytest
 from document_texts import KINDS, random_text
 from make_lower_case import FILE as LOWER
 from txport.runtime.documents.abbreviations import LANGUAGES, abbreviations_of
-from txport.runtime.documents.cuts import cut
+from txport.runtime.documents.cuts import split_long_sentence
 from txport.runtime.documents.layout import join, split
 
 BUILD = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere"))
@@ -36,7 +36,9 @@ def by_python(text: str, language: str, most: int) -> object:
     segments = []
     for segment in split(text, language or None):
         whole = len(segment.text) <= most
-        segments += [segment] if whole else cut(text, segment, lambda part: min(most, len(part)), LOOKED)
+        segments += (
+            [segment] if whole else split_long_sentence(text, segment, lambda part: min(most, len(part)), LOOKED)
+        )
     joined, spans = join(text, segments, [segment.text[::-1] for segment in segments])
     listed = [[each.start, each.end, each.text, [list(pair) for pair in each.breaks], each.cut] for each in segments]
     return [listed, joined, [list(span) for span in spans]]

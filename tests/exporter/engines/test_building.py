@@ -327,7 +327,7 @@ def test_a_step_of_one_layer_whose_build_crashes_is_built_again_by_scattering(
     plan = directory.BuildPlan(tmp_path, "tensorrt_rtx", ("scatter",), Buckets((1, 4), (16,)), options, gpu, None)
     made = tmp_path / "engines"
     made.mkdir()
-    directory._build_apart(plan, made, b"", 300, lambda file, part: None)
+    directory._build_in_process(plan, made, b"", 300, lambda file, part: None)
     crashed = "ended by SIGSEGV" in caplog.text
     assert ("once more, with caches written by ScatterElements" in caplog.text) == crashed
     assert BuildRecord.load(made).flags.caches == ("scatter" if crashed else "select")

@@ -44,7 +44,7 @@ def test_bleu_is_that_of_sacrebleu() -> None:
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_a_loss_from_few_sentences_is_not_significant(count: int) -> None:
     quality = judged(range(count))
-    assert quality.lost is not None and quality.lost > 0.1 and quality.failure is None
+    assert quality.loss is not None and quality.loss > 0.1 and quality.failure is None
 
 
 def test_a_sample_without_the_only_changed_sentence_has_no_loss() -> None:

@@ -24,7 +24,7 @@ from txport.runtime.translator import Translator
 
 def engine_of(bundle: Path, manifest: Manifest) -> DeviceEngine:
     device = MemoryDevice(lazy=False)
-    return DeviceEngine(device, manifest, OrtProgram(bundle, manifest, manifest.lowerings, device, where="cpu"))
+    return DeviceEngine(device, manifest, OrtProgram(bundle, manifest, manifest.lowerings, device, provider="cpu"))
 
 
 def test_an_engine_over_device_memory_says_what_pytorch_says(bundle: Path, checkpoint: Path) -> None:

@@ -418,7 +418,7 @@ def test_the_command(marian: Path, tmp_path: Path) -> None:
     output = tmp_path / "checkpoint"
     done = CliRunner().invoke(main, [str(marian), "-o", str(output), "--target-language", "fra"])
     assert done.exit_code == 0 and "imported from marian" in done.stdout, done.stderr
-    assert re.search(r"^tx-import: ids that are never made.*59", done.stderr, re.MULTILINE) and "beam 4" in done.stderr
+    assert re.search(r"^tx-import: banned ids.*59", done.stderr, re.MULTILINE) and "beam 4" in done.stderr
     assert done.stderr.endswith(f"tx-import: next: tx-export {output} -o {output}-bundle\n")
     assert load_checkpoint(output).tokenizer.languages is not None
     assert json.loads((output / "training.json").read_text())["made_by"] == "tx-import"

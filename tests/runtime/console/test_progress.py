@@ -52,12 +52,12 @@ def test_a_line_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
 def test_the_time_left_is_that_of_the_speed_so_far() -> None:
     stages = Stages(enabled=False)
     stages.stage("verify", 100)
-    assert stages.left == ""
+    assert stages.remaining_time == ""
     stages._started -= 60  # a minute ago
     stages.advance(10)
-    assert stages.left == "9:00"
+    assert stages.remaining_time == "9:00"
     stages.advance(90)
-    assert stages.left == ""
+    assert stages.remaining_time == ""
 
 
 def test_a_sentence_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:

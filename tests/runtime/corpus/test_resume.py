@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from corpora import BUNDLE, all_rows, content, gzipped, parts_of, run, sentences, write
 from txport.runtime.corpus.formats import form_of
-from txport.runtime.corpus.locations import Store, listed, opened
+from txport.runtime.corpus.locations import Store, list_files, opened
 from txport.runtime.errors import CheckFailed, InputError, MissingLibrary, ResourceError
 from txport.runtime.system import POSIX
 
@@ -196,13 +196,13 @@ def test_directories_patterns_and_urls_name_files(tmp_path: Path) -> None:
     (tmp_path / "_parts").mkdir()
     for prefix in ("", "file://"):
         base = f"{prefix}{tmp_path}"
-        assert [file.rsplit("/")[-1] for file in listed([base])] == ["a.txt", "b.txt", "e.jsonl"]
-        assert listed([f"{base}/*.txt"])[-2:] == [f"{base}/a.txt", f"{base}/b.txt"] or prefix == ""
-        assert listed([f"{base}/b.txt", f"{base}/a.txt"]) == [f"{base}/b.txt", f"{base}/a.txt"]
+        assert [file.rsplit("/")[-1] for file in list_files([base])] == ["a.txt", "b.txt", "e.jsonl"]
+        assert list_files([f"{base}/*.txt"])[-2:] == [f"{base}/a.txt", f"{base}/b.txt"] or prefix == ""
+        assert list_files([f"{base}/b.txt", f"{base}/a.txt"]) == [f"{base}/b.txt", f"{base}/a.txt"]
         with pytest.raises(InputError, match=r"no\.txt does not exist"):
-            listed([f"{base}/no.txt"])
+            list_files([f"{base}/no.txt"])
         with pytest.raises(InputError, match="names no file"):
-            listed([f"{base}/*.parquet"])
+            list_files([f"{base}/*.parquet"])
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.zst", "a.parquet"])
@@ -302,7 +302,7 @@ def test_bad_columns_and_names_are_one_sentence(tmp_path: Path) -> None:
 
 def test_what_a_store_needs_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere://a cannot be opened"):
-        listed(["nowhere://a"])
+        list_files(["nowhere://a"])
     code = (
         "import sys; sys.modules['fsspec'] = None; from txport.runtime.corpus.locations import Store; Store('s3://a')"
     )

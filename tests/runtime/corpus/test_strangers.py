@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from txport.runtime.corpus.locations import check_remote, listed
+from txport.runtime.corpus.locations import check_remote, list_files
 from txport.runtime.corpus.parts import FOLDER, read
 from txport.runtime.errors import InputError
 
@@ -50,7 +50,7 @@ def test_small_rows_come_in_large_windows(tmp_path: Path) -> None:
 def test_chained_urls_are_refused(url: str) -> None:
     pytest.importorskip("fsspec", reason="needs fsspec: pip install 'txport[corpus]'")
     with pytest.raises(InputError, match="chains several URLs"):
-        listed([url])
+        list_files([url])
 
 
 def test_recipes_name_remote_stores_only() -> None:

@@ -96,7 +96,7 @@ class Enqueuing(OrtProgram):
     """A program whose runs are captured as work of the device's stream."""
 
     def __init__(self, bundle: Path, manifest: Manifest, device: MemoryDevice) -> None:
-        super().__init__(bundle, manifest, manifest.lowerings, device, where="cpu")
+        super().__init__(bundle, manifest, manifest.lowerings, device, provider="cpu")
         self.captures = self.captured = True
         for name in ("_encoder", "_step", "_beam_step"):
             setattr(self, name, LateSession(getattr(self, name), device))

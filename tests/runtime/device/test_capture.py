@@ -33,7 +33,7 @@ def test_the_third_run_is_captured_and_later_ones_are_replays() -> None:
 
 def test_the_latest_keys_are_remembered() -> None:
     device = MemoryDevice()
-    runs, works = CapturedRuns(device, most=2), [Work(device, number) for number in range(3)]
+    runs, works = CapturedRuns(device, maximum=2), [Work(device, number) for number in range(3)]
     for number in (0, 0, 1, 2, 0, 0):  # 0 is forgotten for 2, and starts anew
         runs.launch(number, works[number])
     assert device.captures == 0
@@ -44,7 +44,7 @@ def test_the_latest_keys_are_remembered() -> None:
 def test_a_graph_is_forgotten_after_it_has_run() -> None:
     """CUDA destroys what is still under way."""
     device = MemoryDevice()
-    runs, works = CapturedRuns(device, often=1, most=1), [Work(device, number) for number in range(2)]
+    runs, works = CapturedRuns(device, often=1, maximum=1), [Work(device, number) for number in range(2)]
     runs.launch(0, works[0])
     assert device.captures == 1 and works[0].done == []
     runs.launch(1, works[1])

@@ -9,7 +9,7 @@ import pytest
 from document_texts import KINDS
 from hypothesis import given
 from hypothesis import strategies as st
-from txport.runtime.documents.cuts import cut
+from txport.runtime.documents.cuts import split_long_sentence
 from txport.runtime.documents.layout import Segment, join, split
 from txport.runtime.libraries import without_collection
 
@@ -61,7 +61,7 @@ def test_segments_of_what_rules_look_at_joined_are_the_document(
 def test_parts_of_a_segment_fit_and_lose_nothing(document: str, most: int) -> None:
     parts = []
     for segment in split(document):
-        found = list(cut(document, segment, lambda text: min(most, len(text)), 50))
+        found = list(split_long_sentence(document, segment, lambda text: min(most, len(text)), 50))
         assert all(each.cut and 0 < len(each.text) <= most for each in found)
         assert (found[0].start, found[-1].end) == (segment.start, segment.end)
         for before, after in itertools.pairwise(found):
@@ -73,7 +73,7 @@ def test_parts_of_a_segment_fit_and_lose_nothing(document: str, most: int) -> No
 def test_a_cut_is_after_a_clause_or_at_white_space() -> None:
     def parts(text: str, most: int) -> list[str]:
         (segment,) = split(text, "en")
-        return [each.text for each in cut(text, segment, lambda part: min(most, len(part)), 50)]
+        return [each.text for each in split_long_sentence(text, segment, lambda part: min(most, len(part)), 50)]
 
     assert parts("one two three, four five six", 20) == ["one two three,", "four five six"]
     assert parts("one, two three four five six", 20) == ["one, two three four", "five six"]

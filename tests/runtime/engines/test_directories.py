@@ -16,7 +16,7 @@ from txport.runtime.bundle.strict_json import encode
 from txport.runtime.device.gpu import Gpu
 from txport.runtime.engines import choice
 from txport.runtime.engines.build_record import BuildRecord, LibraryVersion
-from txport.runtime.engines.directories import best, candidates, own_engines, untrusted
+from txport.runtime.engines.directories import best, candidates, untrusted, user_engines
 from txport.runtime.errors import BundleError
 from txport.runtime.system import POSIX
 
@@ -92,7 +92,7 @@ def test_engines_of_a_bundle_run_only_if_they_are_trusted(
 def test_engines_of_this_user_run_if_nobody_else_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXPORT_CACHE", str(tmp_path / "cache"))
     manifest = Manifest.load(BUNDLE)
-    folder = own_engines(manifest)
+    folder = user_engines(manifest)
     assert folder.is_relative_to(tmp_path / "cache/engines")
     record = _fitting(folder, manifest)
     folder.chmod(0o700)
@@ -110,11 +110,11 @@ def test_the_folder_is_of_the_graphs_and_weights(monkeypatch: pytest.MonkeyPatch
     manifest = Manifest.load(BUNDLE)
     lines = [f"{name} {entry.sha256}\n" for name, entry in manifest.files.items() if name.split("/")[0] == "onnx"]
     digest = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
-    assert own_engines(manifest) == Path("/cache/txport/engines", digest)
+    assert user_engines(manifest) == Path("/cache/txport/engines", digest)
     other = {**manifest.files, "verification.json": FileEntry(1, "0" * 64)}
-    assert own_engines(dataclasses.replace(manifest, files=other)) == own_engines(manifest)
+    assert user_engines(dataclasses.replace(manifest, files=other)) == user_engines(manifest)
     other = {**manifest.files, "onnx/weights.bin": FileEntry(1, "0" * 64)}
-    assert own_engines(dataclasses.replace(manifest, files=other)) != own_engines(manifest)
+    assert user_engines(dataclasses.replace(manifest, files=other)) != user_engines(manifest)
 
 
 def test_an_engine_file_that_was_changed_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toy import BUNDLE
-from txport.runtime.engines.external_data import moved
+from txport.runtime.engines.external_data import with_location
 
 onnx = pytest.importorskip("onnx", reason="needs onnx, which parses what was written: pip install 'txport[export]'")
 message = pytest.importorskip("google.protobuf.message", reason="comes with onnx: pip install 'txport[export]'")
@@ -38,14 +38,14 @@ def test_only_file_and_offset_change(graph: Path) -> None:
     model = graph.read_bytes()
     external = any(place for _, place in _places(model)[:-1])
     assert external == graph.name.startswith("decoder_step")  # the toy encoder's weights are too small
-    assert _places(moved(model, "modell é.txb", 8192)) == _expected(model, "modell é.txb", 8192)
+    assert _places(with_location(model, "modell é.txb", 8192)) == _expected(model, "modell é.txb", 8192)
 
 
 def test_data_without_an_offset_begins_at_the_start() -> None:
     tensor = onnx.TensorProto(name="w", dims=[300], data_type=onnx.TensorProto.FLOAT, data_location="EXTERNAL")
     tensor.external_data.add(key="location", value="weights.bin")
     model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [tensor]))
-    found = _places(moved(model.SerializeToString(), "model.txb", 4096))
+    found = _places(with_location(model.SerializeToString(), "model.txb", 4096))
     assert found[0] == ("w", {"location": "model.txb", "offset": "4096"})
 
 
@@ -57,9 +57,9 @@ def test_a_model_that_was_cut_is_refused_where_protobuf_refuses_it(graph: Path, 
         onnx.ModelProto.FromString(cut)
     except message.DecodeError:
         with pytest.raises(ValueError, match="longer than its message|no end"):
-            moved(cut, "x", 1)
+            with_location(cut, "x", 1)
     else:
-        assert _places(moved(cut, "x", 1)) == _expected(cut, "x", 1)
+        assert _places(with_location(cut, "x", 1)) == _expected(cut, "x", 1)
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_a_model_that_was_cut_is_refused_where_protobuf_refuses_it(graph: Path, 
 )
 def test_what_is_no_model_is_a_value_error(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        moved(data, "x", 1)
+        with_location(data, "x", 1)

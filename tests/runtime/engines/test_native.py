@@ -305,7 +305,7 @@ def test_a_bundle_that_it_cannot_run_falls_to_onnx_runtime(
     manifest = dataclasses.replace(Manifest.load(bundle), verification=None)
     monkeypatch.setattr(native, "NativeEngine", refuse)
     choice = choose(manifest, "cpu", bundle=bundle)
-    assert choice.ways == [("fused", None), *(("ort", lowering) for lowering in manifest.lowerings)]
+    assert choice.attempts == [("fused", None), *(("ort", lowering) for lowering in manifest.lowerings)]
     with caplog.at_level(logging.WARNING, "txport"):
         assert "ONNX Runtime" in open_engine(bundle, manifest, choice, 1).name
     assert caplog.messages == ["the fused engine cannot run it: its heads are of 7; ONNX Runtime is used instead"]

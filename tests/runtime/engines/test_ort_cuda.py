@@ -19,7 +19,7 @@ from txport.runtime.bundle.schema import Limits, Lowering
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.device.gpu import Gpu
 from txport.runtime.engines import cuda_libraries, ort_session
-from txport.runtime.engines.choice import _tried
+from txport.runtime.engines.choice import _test_run
 from txport.runtime.engines.cuda_libraries import load_cuda_libraries
 from txport.runtime.engines.ort import OrtEngine
 from txport.runtime.engines.ort_cuda import OrtProgram
@@ -64,7 +64,7 @@ class CapturingDevice(MemoryDevice):
 
 def capturing(device: CapturingDevice, bundle: Path = BUNDLE) -> tuple[OrtProgram, DeviceEngine]:
     manifest = Manifest.load(bundle)
-    program = OrtProgram(bundle, manifest, manifest.lowerings, device, where="cpu")
+    program = OrtProgram(bundle, manifest, manifest.lowerings, device, provider="cpu")
     program.captures = program.captured = True
     return program, DeviceEngine(device, manifest, program)
 
@@ -179,14 +179,14 @@ def test_a_step_that_fails_without_a_capture_too_is_an_error() -> None:
 
 def test_an_engine_of_vectors_is_tried_with_a_vector() -> None:
     engine = over(MemoryDevice(lazy=False), VECTORS)
-    assert _tried(engine) is engine
+    assert _test_run(engine) is engine
 
 
 def test_an_engine_is_tried_before_it_counts_as_opened() -> None:
     """What ONNX Runtime looks for only as it runs, as cuDNN, would else be missed by each sentence."""
     device = CapturingDevice(lazy=False)
     _, engine = capturing(device)
-    assert _tried(engine) is engine
+    assert _test_run(engine) is engine
     idle = engine._pool._idle_steps
     tried = list(idle)
     decode_all(engine, [Request([5, 6, 3], 20)])
@@ -195,7 +195,7 @@ def test_an_engine_is_tried_before_it_counts_as_opened() -> None:
     program, engine = capturing(CapturingDevice(lazy=False))
     program._step = Failure("RequireCudnnHandle(cudnnHandle_t) NOT_IMPLEMENTED : cuDNN is unavailable", program._step)
     with pytest.raises(MissingLibrary) as caught:
-        _tried(engine)
+        _test_run(engine)
     assert str(caught.value) == (
         "ONNX Runtime cannot start its CUDA provider: libcudnn.so.9 is missing, pip install "
         "'onnxruntime-gpu[cuda,cudnn]' brings it; or use --device cpu"

@@ -76,7 +76,7 @@ def test_answers_are_those_of_a_call_alone(
     calls: list[list[Request]], eos_weight: float, threads: int, most: int
 ) -> None:
     engine = Ragged(eos_weight)
-    shared = SharedBatches(most=most)
+    shared = SharedBatches(parallel_batches=most)
     searches = [Search(), Search(rules=Rules(suppress=(11,)))]
     other = [[replace(each, search=searches[i % 2]) for each in call] for i, call in enumerate(calls)]
     with ThreadPoolExecutor(threads) as pool:
@@ -118,7 +118,7 @@ def test_calls_that_decode_alone(case: str) -> None:
 
 
 def test_side_by_side_before_they_share() -> None:
-    engine, shared = Ragged(closed=True), SharedBatches(most=2)
+    engine, shared = Ragged(closed=True), SharedBatches(parallel_batches=2)
     calls = [sources([length]) for length in (5, 7, 9)]
     with ThreadPoolExecutor(3) as pool:
         futures = begun(pool, shared, engine, calls)

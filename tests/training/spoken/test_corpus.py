@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from txport.benchmarks.demo_summary import SHOWN
+from txport.benchmarks.demo_summary import MAX_LISTED
 from txport.training.spoken import corpus as spoken
 from txport.training.spoken import dates, letters, slots, verbalise
 from txport.training.spoken.templates import AMOUNTS, CLAUSES, EVERYDAY, JOINTS, LOOSE, OPENERS, TAILS
@@ -209,7 +209,7 @@ def test_the_sentences_of_the_demo_are_written_in_its_style() -> None:
     lines = SENTENCES.read_text(encoding="utf-8").splitlines()
     pairs = dict(line.split("\t") for line in lines)
     assert len(pairs) == len(lines) >= 400
-    pinned = list(pairs)[:SHOWN]
+    pinned = list(pairs)[:MAX_LISTED]
     assert {"It cost $12.50 and weighs 2.5 kg.", "I paid £3.20 for 2 coffees.", "12345"} <= set(pinned)
     for source, target in pairs.items():
         assert re.fullmatch(r"[a-z']+( [a-z']+)*", target), target

@@ -532,9 +532,9 @@ const double* txport_result_scores(const txport_result* result, std::size_t inde
 }
 
 const char* txport_result_document(const txport_result* result, std::size_t* length) noexcept {
-  const bool known = result != nullptr && result->document;
-  if (length != nullptr) *length = known ? result->document->size() : 0;
-  return known ? result->document->c_str() : nullptr;
+  const bool has_document = result != nullptr && result->document;
+  if (length != nullptr) *length = has_document ? result->document->size() : 0;
+  return has_document ? result->document->c_str() : nullptr;
 }
 
 const txport_part* txport_result_part(const txport_result* result, std::size_t index) noexcept {

@@ -185,8 +185,8 @@ void check_location(const std::vector<std::string_view>& entries, std::uint64_t 
   std::map<std::string_view, std::string_view> fields;
   for (const std::string_view entry : entries) {
     const auto [key, value] = pair_of(entry);
-    const bool known = key == "location" || key == "offset" || key == "length";
-    if (!known || !fields.emplace(key, value).second) refuse_weight("has more than one location, offset or length");
+    const bool is_known = key == "location" || key == "offset" || key == "length";
+    if (!is_known || !fields.emplace(key, value).second) refuse_weight("has more than one location, offset or length");
   }
   if (fields["location"] != file) {
     refuse_weight("is in the file " + quote(std::string(fields["location"])) + " instead of " + quote(file));

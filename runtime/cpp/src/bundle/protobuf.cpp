@@ -50,9 +50,9 @@ void Fields::refuse() const { throw BundleError(fault_); }
 
 std::string_view Fields::take(std::uint64_t size) {
   if (size > rest_.size()) refuse();
-  const std::string_view taken = rest_.substr(0, size);
+  const std::string_view value = rest_.substr(0, size);
   rest_.remove_prefix(size);
-  return taken;
+  return value;
 }
 
 std::uint64_t Fields::varint() {

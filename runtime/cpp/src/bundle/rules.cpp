@@ -228,18 +228,19 @@ class Rules {
   void check_tensors(const Graph& graph, const std::string& kind, const std::vector<Tensor>& tensors,
                      const std::vector<Tensor>& expected) const {
     const std::string start = "graph " + quote(graph.name);
-    Tensors known;
-    for (const Tensor& tensor : expected) known[tensor.name] = tensor;
-    Tensors found;
+    Tensors expected_tensors;
+    for (const Tensor& tensor : expected) expected_tensors[tensor.name] = tensor;
+    Tensors actual_tensors;
     for (const Tensor& tensor : tensors) {
-      found[tensor.name] = tensor;
+      actual_tensors[tensor.name] = tensor;
       const bool is_ignored = kind == "output" && tensor.optional;
-      require(known.count(tensor.name) == 1 || is_ignored, start + " has the " + kind + " " + quote(tensor.name) +
-                                                               ", which a " + graph.role + " graph does not have");
+      require(
+          expected_tensors.count(tensor.name) == 1 || is_ignored,
+          start + " has the " + kind + " " + quote(tensor.name) + ", which a " + graph.role + " graph does not have");
     }
     for (const Tensor& tensor : expected) {
-      const auto actual = found.find(tensor.name);
-      if (actual == found.end()) {
+      const auto actual = actual_tensors.find(tensor.name);
+      if (actual == actual_tensors.end()) {
         require(tensor.name == kCachePositions || tensor.name == kSlotPositions,
                 start + " misses the " + kind + " " + quote(tensor.name));
         continue;

@@ -94,8 +94,8 @@ Json parse(std::string_view data, const std::string& file) {
 void check_format_version(const Json& value, const std::string& file) {
   const auto version = value.find("format_version");
   if (version != value.end() && version->is_number_integer() && *version == 1) return;
-  const std::string found = version == value.end() ? "no" : version->dump().substr(0, 40);
-  throw BundleError(file + " has format_version " + found +
+  const std::string actual = version == value.end() ? "no" : version->dump().substr(0, 40);
+  throw BundleError(file + " has format_version " + actual +
                     ", but this txport reads 1: copy or export the bundle again");
 }
 
@@ -181,8 +181,8 @@ std::string Value::literal(std::initializer_list<const char*> allowed) const {
   if (fits) return json_->get<std::string>();
   std::string names;
   for (const char* item : allowed) names += (names.empty() ? "" : ", ") + std::string(item);
-  const std::string found = json_->is_string() ? quote(json_->get<std::string>()) : json_->dump().substr(0, 80);
-  throw BundleError(where_ + " is " + found + ", not one of " + names);
+  const std::string actual = json_->is_string() ? quote(json_->get<std::string>()) : json_->dump().substr(0, 80);
+  throw BundleError(where_ + " is " + actual + ", not one of " + names);
 }
 
 }  // namespace txport::core

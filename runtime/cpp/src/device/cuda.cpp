@@ -350,10 +350,10 @@ class CudaDevice : public Device {
 
   void fill(Buffer to, unsigned char value, std::size_t width, std::size_t rows) override {
     make_current();
-    const auto whole = [&] {
+    const auto copy_at_once = [&] {
       return driver().cuMemsetD2D8Async(number(to.start), to.row, value, width, rows, stream_);
     };
-    if (rows > 1 && is_accepted(whole(), "cuMemsetD2D8Async")) return;
+    if (rows > 1 && is_accepted(copy_at_once(), "cuMemsetD2D8Async")) return;
     for (std::size_t row = 0; row < rows; ++row) {
       check(driver().cuMemsetD8Async(number(to.start + row * to.row), value, width, stream_), "cuMemsetD8Async");
     }

@@ -52,31 +52,31 @@ void Pool::clear() const {
 Pool::Lease<DeviceBuffers> Pool::step(const StepSizes& requested) const {
   const auto locked = latch_.lock();
   const StepSizes sizes = graph_.program.bucket(requested);
-  auto found = take(steps_, [&](const DeviceBuffers& buffers) { return buffers.sizes() == sizes; });
-  if (found == nullptr) {
+  auto idle_buffers = take(steps_, [&](const DeviceBuffers& buffers) { return buffers.sizes() == sizes; });
+  if (idle_buffers == nullptr) {
     try {
-      found = with_room([&] { return prepared(sizes); });
+      idle_buffers = with_room([&] { return prepared(sizes); });
     } catch (const ResourceError&) {
       throw ResourceError(too_large(sizes));
     }
   }
-  found->reset(pad_);
-  return {found.release(), Return{this}};
+  idle_buffers->reset(pad_);
+  return {idle_buffers.release(), Return{this}};
 }
 
 Pool::Lease<Block> Pool::memory(std::size_t bytes) const {
   const auto locked = latch_.lock();
   std::size_t rounded = 1;
   while (rounded < bytes) rounded *= 2;
-  auto found = take(blocks_, [&](const Block& block) { return block.bytes == rounded; });
-  if (found == nullptr) {
+  auto idle_block = take(blocks_, [&](const Block& block) { return block.bytes == rounded; });
+  if (idle_block == nullptr) {
     try {
-      found = with_room([&] { return std::make_unique<Block>(device_, rounded); });
+      idle_block = with_room([&] { return std::make_unique<Block>(device_, rounded); });
     } catch (const ResourceError& error) {
       throw ResourceError(std::string(error.what()) + " for a batch's encoder output: use a smaller batch");
     }
   }
-  return {found.release(), Return{this}};
+  return {idle_block.release(), Return{this}};
 }
 
 std::unique_ptr<DeviceBuffers> Pool::prepared(const StepSizes& sizes) const {

@@ -56,10 +56,10 @@ Draft::Draft(const Call& call, std::string_view text, const std::string& what) :
 
 void Draft::add(const Segment& segment, const std::string& what) {
   std::string warning;
-  auto found = sentence(segment, what, [&warning](const std::string& words) { warning = words; });
-  if (!found || !found->truncated) {
+  auto encoded = sentence(segment, what, [&warning](const std::string& words) { warning = words; });
+  if (!encoded || !encoded->truncated) {
     segments_.push_back(segment);
-    sentences_.push_back(std::move(found));
+    sentences_.push_back(std::move(encoded));
     return;
   }
   const std::size_t first = segments_.size();

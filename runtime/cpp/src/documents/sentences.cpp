@@ -70,7 +70,7 @@ class Splitter {
 
   // Return the ends of the sentences from `start` on.
   std::vector<std::size_t> boundaries(std::size_t start) const {
-    std::vector<std::size_t> found;
+    std::vector<std::size_t> positions;
     std::size_t sentence_start = start;
     std::size_t depth = 0;  // number of open brackets
     for (std::size_t position = start; position < text_.size();) {
@@ -86,11 +86,11 @@ class Splitter {
       const std::size_t boundary = depth > 0 && closes(stop) ? 0 : boundary_of(sentence_start, position, stop);
       position = stop;
       if (boundary == 0) continue;
-      found.push_back(boundary);
+      positions.push_back(boundary);
       position = sentence_start = boundary;
       depth = 0;
     }
-    return found;
+    return positions;
   }
 
  private:
@@ -217,7 +217,7 @@ bool is_word_character(char32_t character) {
 }
 
 std::vector<Span> sentences(Text text, std::size_t start, std::size_t end, const Abbreviations& rules) {
-  std::vector<Span> found;
+  std::vector<Span> spans;
   std::vector<std::size_t> ends = Splitter(text, end, rules).boundaries(start);
   ends.push_back(end);
   for (std::size_t stop : ends) {
@@ -225,9 +225,9 @@ std::vector<Span> sentences(Text text, std::size_t start, std::size_t end, const
     start = stop;
     while (sentence_start < stop && is_space(text[sentence_start])) ++sentence_start;
     while (sentence_start < stop && is_space(text[stop - 1])) --stop;
-    if (sentence_start < stop) found.push_back({sentence_start, stop});
+    if (sentence_start < stop) spans.push_back({sentence_start, stop});
   }
-  return found;
+  return spans;
 }
 
 }  // namespace txport::core

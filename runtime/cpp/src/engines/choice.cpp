@@ -53,9 +53,9 @@ Choice on_ort(const Manifest& manifest, const std::string& device, const std::st
 }
 
 template <typename Names>
-void check_word(const std::string& name, const std::string& value, const Names& known) {
-  if (std::find(known.begin(), known.end(), value) != known.end()) return;
-  throw InputError(name + " " + quote(value) + " is not supported by this version of txport: use " + joined(known));
+void check_word(const std::string& name, const std::string& value, const Names& allowed) {
+  if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+  throw InputError(name + " " + quote(value) + " is not supported by this version of txport: use " + joined(allowed));
 }
 
 void check_words(const EngineRequest& request) {
@@ -157,7 +157,7 @@ Choice fastest(const Bundle& bundle, const Manifest& manifest, const EngineReque
   const auto cpu = [&](const std::string& reason) {
     return on_cpu(manifest, request, "auto chose the CPU: " + reason, machine);
   };
-  if (manifest.precision.weights == "int8") return cpu("int8 weights are for it");
+  if (manifest.precision.weights == "int8") return cpu("int8 weights are for CPUs");
   const auto gpu = machine.gpu();
   if (const auto* why = std::get_if<std::string>(&gpu)) return cpu(*why);
   const std::string title = std::get<Gpu>(gpu).title();

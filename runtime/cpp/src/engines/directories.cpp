@@ -104,11 +104,11 @@ bool is_private(const fs::path& folder) {
 
 fs::path user_engines(const Manifest& manifest) {
   const std::string folder = fs::path(kWeightsName).parent_path().string() + "/";
-  std::string listed;
+  std::string hashes;
   for (const auto& [name, entry] : manifest.files) {
-    if (name.rfind(folder, 0) == 0) listed += name + " " + entry.sha256 + "\n";
+    if (name.rfind(folder, 0) == 0) hashes += name + " " + entry.sha256 + "\n";
   }
-  return cache_directory() / kEnginesName / sha256(listed);
+  return cache_directory() / kEnginesName / sha256(hashes);
 }
 
 std::string untrusted(const fs::path& bundle) {
@@ -119,15 +119,15 @@ std::string untrusted(const fs::path& bundle) {
 
 std::vector<fs::path> usable_directories(const fs::path& bundle, const Manifest& manifest, bool trust_engines) {
   const fs::path user_directory = user_engines(manifest);
-  std::vector<fs::path> found = engine_directories(user_directory);
-  if (!found.empty() && !is_private(user_directory)) {
+  std::vector<fs::path> directories = engine_directories(user_directory);
+  if (!directories.empty() && !is_private(user_directory)) {
     throw BundleError("other users can write the TensorRT engines in " + user_directory.string() +
                       ": remove it, and run tx-build " + bundle.string());
   }
   if (trust_engines) {
-    for (fs::path& each : engine_directories(bundle / kEnginesName)) found.push_back(std::move(each));
+    for (fs::path& each : engine_directories(bundle / kEnginesName)) directories.push_back(std::move(each));
   }
-  return found;
+  return directories;
 }
 
 std::vector<fs::path> engine_directories(const fs::path& folder) {
@@ -167,10 +167,10 @@ Candidates candidates(const fs::path& bundle, const Manifest& manifest, const Gp
 
 Built best(const fs::path& bundle, const Manifest& manifest, const Gpu& gpu, const LibraryVersion& library,
            bool trust_engines) {
-  Candidates found = candidates(bundle, manifest, gpu, library, trust_engines);
-  if (!found.fitting.empty()) return std::move(found.fitting.front());
+  Candidates checked = candidates(bundle, manifest, gpu, library, trust_engines);
+  if (!checked.fitting.empty()) return std::move(checked.fitting.front());
   std::string reasons;
-  for (const auto& [name, reason] : found.refused) {
+  for (const auto& [name, reason] : checked.refused) {
     reasons += (reasons.empty() ? "" : "; ") + std::string(kEnginesName) + "/" + name + ": " + reason;
   }
   if (reasons.empty()) reasons = "there is none";

@@ -177,16 +177,16 @@ void OrtBeams::reorder(const std::vector<std::size_t>& rows) {
   std::vector<unsigned char> flags(beams() * slots);
   for (std::size_t first = 0; first < rows.size(); first += beams()) {
     Ids ids;
-    std::vector<bool> ended;
+    std::vector<bool> finished_sentences;
     for (std::size_t beam = 0; beam < beams(); ++beam) {
       const std::size_t row = rows[first + beam];
       assert(row / beams() == first / beams());
       ids.push_back(token_ids()[row]);
-      ended.push_back(finished()[row]);
+      finished_sentences.push_back(finished()[row]);
       std::copy_n(ancestors(first / beams(), row % beams()), slots, flags.data() + beam * slots);
     }
     std::copy(ids.begin(), ids.end(), token_ids() + first);
-    std::copy(ended.begin(), ended.end(), finished() + first);
+    std::copy(finished_sentences.begin(), finished_sentences.end(), finished() + first);
     std::transform(flags.begin(), flags.end(), ancestors(first / beams(), 0),
                    [](unsigned char flag) { return flag != 0; });
   }

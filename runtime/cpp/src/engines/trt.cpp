@@ -176,8 +176,8 @@ class TrtProgram : public Program {
   }
 
   StepSizes bucket(const StepSizes& requested) const override {
-    const Bucket& found = smallest(requested);
-    return {found.maximum.batch, source_bucket(requested.source, source_), found.maximum.target, requested.beams};
+    const Bucket& bucket = smallest(requested);
+    return {bucket.maximum.batch, source_bucket(requested.source, source_), bucket.maximum.target, requested.beams};
   }
 
   std::function<void()> bind(const DeviceTensors& tensors, const StepSizes& sizes) const override {

@@ -123,19 +123,19 @@ class FusedEngine : public Engine {
     WorkspaceSize size;
     size.threads = threads;
     size.data_parallel = groups.size() >= threads;
-    std::size_t most = 1;
+    std::size_t max_tokens = 1;
     for (const Group& group : groups) {
-      most = std::max(most, group.tokens);
+      max_tokens = std::max(max_tokens, group.tokens);
       size.positions = std::max(size.positions, group.positions);
     }
     const fused::CacheShape layer = fused::source_shape(model, size.positions);
     size.cache_bytes = 2 * layer.bytes();
-    size.team_rows = most;
+    size.team_rows = max_tokens;
     const auto by_columns = [&](const Group& group) {
       return !size.data_parallel && model.layer_bytes >= kLargeLayer && group.tokens < kMinTokens * threads;
     };
     const bool shares = std::any_of(groups.begin(), groups.end(), by_columns);
-    size.rows = fused::most_tokens(most, size.data_parallel || shares ? 1 : threads);
+    size.rows = fused::most_tokens(max_tokens, size.data_parallel || shares ? 1 : threads);
     workspace->reserve(model, size);
     std::atomic<std::size_t> next{0};
     lease.run([&](const Member& member) {

@@ -15,8 +15,8 @@ constexpr double kTrialShare = 32;
 
 }  // namespace
 
-ThreadTuner::ThreadTuner(std::size_t most) : most_(most) {
-  while (levels_ < kLevels && (std::size_t{1} << levels_) / 2 < most) ++levels_;
+ThreadTuner::ThreadTuner(std::size_t maximum) : most_(maximum) {
+  while (levels_ < kLevels && (std::size_t{1} << levels_) / 2 < maximum) ++levels_;
 }
 
 std::size_t ThreadTuner::threads_of(std::size_t level) const { return std::min(std::size_t{1} << level, most_); }

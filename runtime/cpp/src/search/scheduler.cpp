@@ -100,9 +100,9 @@ class Batch {
     const std::size_t count = slots_.size();
     const std::size_t max_count = scheduler_.max_sentences(source_length_);
     if (count >= max_count) return;
-    const std::size_t needed = count_active() + count_waiting(max_count);
-    if (count >= needed) return;
-    const std::size_t total = std::min(max_count, std::max(2 * count, needed));
+    const std::size_t slot_count = count_active() + count_waiting(max_count);
+    if (count >= slot_count) return;
+    const std::size_t total = std::min(max_count, std::max(2 * count, slot_count));
     // DecoderState::resized cannot create empty rows, so copy the rows of the first slot and mark the copies as
     // finished.
     std::vector<std::size_t> rows = rows_of(all_slots());
@@ -298,9 +298,9 @@ class Batch {
   // Launch a group of up to `count` steps after the group in flight, and return the number of steps.
   std::int64_t launch(std::int64_t count, const Slots& active) {
     const std::int64_t room = state_->target() - longest(active) - in_flight_;
-    std::int64_t needed = 0;
-    for (const auto& slot : active) needed = std::max(needed, slot->limit - slot->length - in_flight_);
-    const std::int64_t steps = std::max<std::int64_t>(std::min({count, room, needed}), 0);
+    std::int64_t remaining = 0;
+    for (const auto& slot : active) remaining = std::max(remaining, slot->limit - slot->length - in_flight_);
+    const std::int64_t steps = std::max<std::int64_t>(std::min({count, room, remaining}), 0);
     if (steps > 0) state_->step(steps);
     return steps;
   }

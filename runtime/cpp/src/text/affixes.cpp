@@ -77,10 +77,10 @@ Ids filled(const std::vector<Affix>& items, const Side& source, const Side& targ
 }  // namespace
 
 Ids Affixes::wrap(const Ids& ids) const {
-  Ids whole = source_prefix;
-  whole.insert(whole.end(), ids.begin(), ids.end());
-  whole.insert(whole.end(), source_suffix.begin(), source_suffix.end());
-  return whole;
+  Ids wrapped = source_prefix;
+  wrapped.insert(wrapped.end(), ids.begin(), ids.end());
+  wrapped.insert(wrapped.end(), source_suffix.begin(), source_suffix.end());
+  return wrapped;
 }
 
 Affixes affixes(const TokenizerDescription& description, const LanguageChoice& choice) {
@@ -106,10 +106,10 @@ Affixes affixes_of(std::string_view& text, const TokenizerDescription& descripti
   const std::size_t end = begins ? text.find(after, start + before.size()) : std::string_view::npos;
   if (end == std::string_view::npos) return affixes(description, choice);
   const std::string name(text.substr(start + before.size(), end - start - before.size()));
-  const bool known = languages->target.count(name) == 1;
-  if (!known && !any_name) return affixes(description, choice);
+  const bool is_known = languages->target.count(name) == 1;
+  if (!is_known && !any_name) return affixes(description, choice);
   text.remove_prefix(end + after.size());
-  if (known) return affixes(description, {choice.source, name});
+  if (is_known) return affixes(description, {choice.source, name});
   TokenizerDescription changed = description;
   std::replace(changed.source_prefix.begin(), changed.source_prefix.end(), Affix(kTargetLanguage), Affix(unk));
   return affixes(changed, {choice.source, std::nullopt});

@@ -25,8 +25,8 @@ std::array<std::uint32_t, 256> characters_of_bytes() {
   std::array<std::uint32_t, 256> characters{};
   std::uint32_t unseen = 0x100;
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    const bool seen = (byte > 0x20 && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
-    characters[byte] = seen ? byte : unseen++;
+    const bool is_printable = (byte > 0x20 && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
+    characters[byte] = is_printable ? byte : unseen++;
   }
   return characters;
 }
@@ -290,19 +290,19 @@ class ByteLevel : public Side {
   }
 
   std::vector<Symbol> symbols(std::string_view word) const {
-    std::vector<Symbol> found;
+    std::vector<Symbol> symbols;
     bool unknown = false;
     for (const char byte : word) {
       const auto id = bytes_[static_cast<unsigned char>(byte)];
       const bool fuses = !id && unknown && fuses_unk_;
       if (fuses) {
-        ++found.back().length;
+        ++symbols.back().length;
       } else if (id || unk_) {
-        found.push_back({id ? *id : *unk_, 1});
+        symbols.push_back({id ? *id : *unk_, 1});
       }
       unknown = !id && unk_.has_value();
     }
-    return found;
+    return symbols;
   }
 
   // Remove spaces at the ends of pieces from their spans, as the library's post-processor does. The text of an added

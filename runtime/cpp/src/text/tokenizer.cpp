@@ -156,18 +156,18 @@ class SentencePieces : public Inner {
 
   std::string decode_copied(const Ids& ids, const Copies& copies) const override {
     std::vector<std::string> pieces;
-    bool begun = false;
+    bool has_text = false;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const auto copy = copies.find(i);
-      std::string own = copy == copies.end() ? piece(ids[i]) : copy->second;
-      if (own.empty()) continue;
-      const int known = model_->PieceToId(own);
+      std::string text = copy == copies.end() ? piece(ids[i]) : copy->second;
+      if (text.empty()) continue;
+      const int known = model_->PieceToId(text);
       if (copy != copies.end() && known == model_->unk_id()) {  // SentencePiece shows it unchanged
-        own = with_spaces(std::move(own));
-        if (!begun) own.erase(0, own.find_first_not_of(' '));
+        text = with_spaces(std::move(text));
+        if (!has_text) text.erase(0, text.find_first_not_of(' '));
       }
-      begun = begun || !model_->IsControl(known);
-      pieces.push_back(std::move(own));
+      has_text = has_text || !model_->IsControl(known);
+      pieces.push_back(std::move(text));
     }
     std::string text;
     check(model_->Decode(pieces, &text));

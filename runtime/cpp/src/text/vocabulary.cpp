@@ -37,13 +37,13 @@ Ids Vocabulary::ids(const std::vector<std::string>& pieces) const {
 }
 
 std::vector<std::string> Vocabulary::pieces(const Ids& ids) const {
-  std::vector<std::string> found;
+  std::vector<std::string> texts;
   for (const std::int64_t id : ids) {
     if (id < 0 || id >= static_cast<std::int64_t>(pieces_.size())) continue;
     const auto& piece = pieces_[static_cast<std::size_t>(id)];
-    if (piece) found.push_back(*piece);
+    if (piece) texts.push_back(*piece);
   }
-  return found;
+  return texts;
 }
 
 }  // namespace txport::core

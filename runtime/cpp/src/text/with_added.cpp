@@ -171,11 +171,11 @@ class WithAdded : public Side {
   bool may_have(std::string_view text) const { return !normalised_->empty() || raw_->may_find(text); }
 
   Parts parts(std::string_view text) const {
-    const Part whole = whole_of(text);
-    if (added_.rules == "python") return split_as_python(whole);
+    const Part whole_part = whole_of(text);
+    if (added_.rules == "python") return split_as_python(whole_part);
     Parts parts;
     raw_->split(text, [&](const Span& span, const AddedToken* token) {
-      Part part = whole.cut(span.start, span.end, token);
+      Part part = whole_part.cut(span.start, span.end, token);
       if (token != nullptr || !add_normalised(part, parts)) parts.push_back(std::move(part));
     });
     return parts;
@@ -184,15 +184,15 @@ class WithAdded : public Side {
   // Normalise a part and add its tokens and the text between them. Return false if it contains no tokens.
   bool add_normalised(const Part& part, Parts& parts) const {
     if (normalised_->empty()) return false;
-    Part whole = part;
+    Part normalised_part = part;
     if (auto normal = inner_->normalised(part.text)) {
-      whole = {std::move(normal->text), std::move(normal->positions), nullptr};
-      if (added_.spaces == "kept_before_normalized") mark_runs(whole, part.text);
-      for (std::size_t& position : whole.positions) position = part.positions[position];
+      normalised_part = {std::move(normal->text), std::move(normal->positions), nullptr};
+      if (added_.spaces == "kept_before_normalized") mark_runs(normalised_part, part.text);
+      for (std::size_t& position : normalised_part.positions) position = part.positions[position];
     }
     Parts tokens;
-    normalised_->split(whole.text, [&](const Span& span, const AddedToken* token) {
-      tokens.push_back(whole.cut(span.start, span.end, token));
+    normalised_->split(normalised_part.text, [&](const Span& span, const AddedToken* token) {
+      tokens.push_back(normalised_part.cut(span.start, span.end, token));
     });
     for (Part& each : tokens) std::replace(each.text.begin(), each.text.end(), kRun, ' ');
     const bool any = std::any_of(tokens.begin(), tokens.end(), [](const Part& each) { return each.token != nullptr; });
