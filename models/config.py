@@ -75,7 +75,7 @@ class Config:
         None, "feature vectors per second, for times in alignments; none: unknown", optional_in_files=True
     )
     external_encoder: str | None = _option(
-        None, "name of the encoder whose states the model reads, for users; none: it is unknown", added=True
+        None, "name of the encoder whose states the model reads, for users; none: it is unknown", optional_in_files=True
     )
     target_vocabulary: int = _option(32000, "rows of the target embedding and of the output projection")
     d_model: int = _option(512, "width of the residual stream")

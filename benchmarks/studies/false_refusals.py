@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -305,10 +306,8 @@ def _rate(name: str, events: int, trials: int) -> str:
 def main(directory: Path, checkpoints: tuple[Path, ...], models: int | None, lowering: str) -> None:
     """Verify bundles of CHECKPOINTS and of models that are trained in DIRECTORY; print false refusals."""
     directory.mkdir(parents=True, exist_ok=True)
-    models_to_study: list[tuple[str, Callable[[], Path]]] = [
-        (path.name, lambda path=path: path) for path in checkpoints
-    ]  # type: ignore[misc]
-    models_to_study += [(each.name, lambda each=each: trained(each, directory)) for each in variants()[:models]]  # type: ignore[misc]
+    models_to_study: list[tuple[str, Callable[[], Path]]] = [(path.name, partial(Path, path)) for path in checkpoints]
+    models_to_study += [(each.name, partial(trained, each, directory)) for each in variants()[:models]]
     for line in study(directory, models_to_study, lowerings=tuple(lowering.split(","))):
         results = "; ".join(run["failure"] or f"{run['sentences']} sentences pass" for run in line["runs"])
         click.echo(f"{line['model']}, {line['format']}, {line['seconds']} s: {line.get('error') or results}", err=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from txport.exporter.sample import MAX_MADE, RANDOM, Sample
+from txport.exporter.sample import MAX_GENERATED, RANDOM, Sample
 from txport.exporter.verification.report import EngineIdentity, OriginalReport
 from txport.models.hub.source import open_source
 from txport.models.importers.settings import model_kind
@@ -45,12 +45,12 @@ def check_original(sample: Sample, bundle: Path, manifest: Manifest, source: str
         InputError: the model is missing, of another kind, or has other sizes.
         MissingLibrary: transformers is not installed.
     """
-    if sample.real:
+    if sample.is_real:
         states, origin = [np.asarray(each, np.float32) for each in sample.sources], sample.origin
     else:
         states, origin = random_states(manifest, len(sample.sources)), f"{RANDOM} states"
     beam = min(BEAM, manifest.limits.batch)
-    room = min(MAX_MADE, manifest.limits.target - len(manifest.tokenizer.target_prefix))
+    room = min(MAX_GENERATED, manifest.limits.target - len(manifest.tokenizer.target_prefix))
     with open_original(source) as model:
         _check_sizes(model, manifest, source)
         expected = {count: generate(model, manifest, states, room, count) for count in (1, beam)}
@@ -82,7 +82,9 @@ def _failures(engines: Sequence[EngineIdentity], count: int, beam: int, manifest
 
 def _prompt(manifest: Manifest) -> tuple[int, ...]:
     """Return the forced ids that Hugging Face reads as input. It generates other forced ids itself."""
-    return manifest.tokenizer.target_prefix if manifest.tokenizer.prompt else ()
+    if not manifest.tokenizer.prompt:
+        return ()
+    return tuple(token for token in manifest.tokenizer.target_prefix if isinstance(token, int))
 
 
 def random_states(manifest: Manifest, count: int) -> list[Vectors]:
@@ -116,7 +118,7 @@ def open_original(source: str) -> Iterator[Any]:
             raise InputError(
                 f"--original {source} is of {kind}, not of {' or '.join(_CLASSES)}: give the model that was imported"
             )
-        transformers.logging.set_verbosity_error()
+        transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         yield getattr(transformers, _CLASSES[kind]).from_pretrained(directory).eval()
 
 
