@@ -120,26 +120,30 @@ def test_same_logits_and_greedy_ids_as_ctranslate2(name: str, tmp_path: Path) ->
         np.testing.assert_allclose(ours[: len(expected), :ROWS], expected[: len(ours)], atol=1e-4)
 
 
+def greedy_ids_of_marian(model: Path, vocabulary: Path, rows: list[list[int]]) -> list[list[int]]:
+    """Return the answers of Marian itself, at most three times as long as the sources."""
+    pymarian = pytest.importorskip("pymarian", reason="needs Marian: pip install pymarian")
+    theirs = pymarian.Translator(
+        f"-m {model} -v {vocabulary} {vocabulary} --beam-size 1 --allow-unk --max-length-factor 3 --cpu-threads 1 "
+        "--mini-batch 1 --quiet"
+    )
+    lines = theirs.translate([" ".join(tokens()[each] for each in row) for row in rows])
+    return [[tokens().index(token) for token in line.split()] for line in lines]
+
+
 @pytest.mark.parametrize("name", [name for name in {**GRID, **MARIAN_ONLY} if name not in ("pre", "gelu")])
 def test_same_greedy_ids_as_marian(name: str, tmp_path: Path) -> None:
     """Marian translates until three times the source length; longer answers are compared up to there."""
-    pymarian = pytest.importorskip("pymarian", reason="needs Marian: pip install pymarian")
     write_marian(tmp_path / "theirs", **{**GRID, **MARIAN_ONLY}[name])
     checkpoint = import_here(tmp_path / "theirs", tmp_path / "ours")
-    vocabulary = tmp_path / "theirs" / "vocab.yml"
-    theirs = pymarian.Translator(
-        f"-m {tmp_path / 'theirs' / 'model.npz'} -v {vocabulary} {vocabulary} --beam-size 1 --allow-unk "
-        "--max-length-factor 3 --cpu-threads 1 --mini-batch 1 --quiet"
-    )
     rows = rows_of_ids()
-    lines = theirs.translate([" ".join(tokens()[each] for each in row) for row in rows])
+    expected = greedy_ids_of_marian(tmp_path / "theirs" / "model.npz", tmp_path / "theirs" / "vocab.yml", rows)
     made = greedy(checkpoint, [[*row, 0] for row in rows])
     ended = 0
-    for ours, line, row in zip(made, lines, rows, strict=True):
+    for ours, theirs, row in zip(made, expected, rows, strict=True):
         length = min(MADE, 3 * (len(row) + 1))
         ended += 0 in ours[:length]
-        expected = [tokens().index(token) for token in line.split()][:length]
-        assert [each for each in ours[:length] if each] == expected
+        assert [each for each in ours[:length] if each] == theirs[:length]
     assert (ended > 1 or name in ("untied", "no_bias")) and len({tuple(row) for row in made}) > 5
 
 
@@ -384,6 +388,25 @@ def test_binary_models_of_marian_conv(kind: str, tmp_path: Path) -> None:
     assert {*tensors} == {*arrays}
     for name, stored in read_binary(ours).tensors.items():
         torch.testing.assert_close(tensors[name].whole().float(), stored.whole().float(), rtol=0, atol=1e-6)
+
+
+def test_binary_models_translate_as_dequantised(tmp_path: Path) -> None:
+    """Marian itself computes with the rounded weights in float32; with a .bin, it would round activations as well."""
+    marian = pytest.importorskip("_pymarian", reason="needs Marian: pip install pymarian")
+    write_marian(tmp_path)
+    npz, file, vocabulary = (tmp_path / name for name in ("model.npz", "model.bin", "vocab.yml"))
+    assert marian.main(["convert", "-f", str(npz), "-t", str(file), "-g", "intgemm8"]) == 0
+    rounded = read_binary(file).tensors
+    with np.load(npz) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    for name, stored in rounded.items():
+        arrays[name] = np.ascontiguousarray(stored.whole().float().numpy().reshape(arrays[name].shape))
+    np.savez(tmp_path / "dequantised.npz", **arrays)
+    made = greedy(import_here(file, tmp_path / "ours"), [[*row, 0] for row in rows_of_ids(INPUTS)])
+    expected = greedy_ids_of_marian(tmp_path / "dequantised.npz", vocabulary, rows_of_ids(INPUTS))
+    for ours, theirs, row in zip(made, expected, rows_of_ids(INPUTS), strict=True):
+        length = min(MADE, 3 * (len(row) + 1))
+        assert [each for each in ours[:length] if each] == theirs[:length]
 
 
 def test_damaged_binary_models(tmp_path: Path) -> None:
