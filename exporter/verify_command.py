@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from txport.exporter.golden import GoldenReport, admit_fused, awaits_fused, verify_golden
@@ -22,6 +22,9 @@ from txport.runtime.console.words import plural
 from txport.runtime.engines.choice import FUSED, TRT, Choice, choose, open_engine
 from txport.runtime.errors import CheckFailed, InputError
 from txport.runtime.libraries import needs, share_cores, without_collection
+
+if TYPE_CHECKING:
+    from txport.models.config import Config
 
 _TEXTS = ("text", "references", "ids", "reference_ids", "features")
 
@@ -74,13 +77,14 @@ def main(
         _verify_golden(bundle, manifest, device, engine, write=not no_write, as_json=as_json)
         return
     check_checkpoint(checkpoint)
-    _check_checkpoint(bundle, checkpoint, manifest, [sentences[name] for name in _TEXTS])
+    config = _check_sentences(checkpoint, manifest, [sentences[name] for name in _TEXTS])
     if device == "cpu" and engine != "auto":
         raise InputError("with a CHECKPOINT all engines of the CPU are verified: leave out --engine")
     _check_original(original, bundle, manifest, device)
     choice = None  # None: all engines of the CPU
     if device != "cpu":
         choice = choose(manifest, device, engine, bundle=bundle)
+    check_sizes(bundle, manifest, checkpoint, config)
     write = not no_write and choice is None
     _verify_checkpoint(bundle, checkpoint, manifest, choice, original, write=write, as_json=as_json, **sentences)
 
@@ -95,14 +99,14 @@ def _check_original(original: str | None, bundle: Path, manifest: Manifest, devi
         raise InputError(f"--original {original} has no effect with --device {device}: leave one of them out")
 
 
-def _check_checkpoint(bundle: Path, checkpoint: Path, manifest: Manifest, files: Sequence[Path | None]) -> None:
-    """Check the sizes of the model and the files of sentences before PyTorch is imported."""
+def _check_sentences(checkpoint: Path, manifest: Manifest, files: Sequence[Path | None]) -> "Config":
+    """Check the files of sentences before PyTorch is imported. Return the config of the checkpoint."""
     from txport.models.description import read_config, read_tokenizer  # not on devices, which have no checkpoint
 
     check_sentence_files(*files)
     config = read_config(checkpoint)
-    check_sizes(bundle, manifest, checkpoint, config)
     check_sentences(checkpoint, config, read_tokenizer(checkpoint, config), manifest.limits.source, *files)
+    return config
 
 
 def _verify_golden(bundle: Path, manifest: Manifest, device: str, engine: str, *, write: bool, as_json: bool) -> None:
