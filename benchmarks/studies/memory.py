@@ -22,8 +22,8 @@ def resident(bundle: Path) -> tuple[int, int, int]:
     """Return resident bytes after one sentence, their peak, and the resident bytes that are not mapped from files."""
     command = [sys.executable, "-c", _PROCESS, str(bundle)]
     values = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    now, peak, anonymous = map(int, values)
-    return now, peak, anonymous
+    current, peak, anonymous = map(int, values)
+    return current, peak, anonymous
 
 
 @click.command()
@@ -31,10 +31,15 @@ def resident(bundle: Path) -> tuple[int, int, int]:
 def main(bundle: Path) -> None:
     """Compare resident memory with the size of the weights, batch 1, 32 source tokens, 64 new tokens."""
     weights = Manifest.load(bundle).files[WEIGHTS].bytes
-    now, peak, anonymous = resident(bundle)
-    for name, value in (("weights", weights), ("resident", now), ("peak", peak), ("not mapped from files", anonymous)):
+    current, peak, anonymous = resident(bundle)
+    for name, value in (
+        ("weights", weights),
+        ("resident", current),
+        ("peak", peak),
+        ("not mapped from files", anonymous),
+    ):
         click.echo(f"{name:24} {value / 1e6:8.1f} MB")
-    click.echo(f"resident less weights    {(now - weights) / 1e6:8.1f} MB")
+    click.echo(f"resident less weights    {(current - weights) / 1e6:8.1f} MB")
 
 
 if __name__ == "__main__":

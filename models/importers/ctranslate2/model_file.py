@@ -71,9 +71,9 @@ class Variable:
         count = max(0, min(stop, self.shape[0] if self.shape else 1) - start)
         row = math.prod(self.shape[1:]) * self.dtype.itemsize
         data = bytearray(count * row)
-        with self.file.open("rb") as opened:
-            opened.seek(self.offset + start * row)
-            if opened.readinto(data) != len(data):
+        with self.file.open("rb") as stream:
+            stream.seek(self.offset + start * row)
+            if stream.readinto(data) != len(data):
                 raise CheckpointError(f"{self.file} was changed while it was read: import it again")
         values = torch.frombuffer(data, dtype=self.dtype) if data else torch.empty(0, dtype=self.dtype)
         return values.reshape((count, *self.shape[1:]) if self.shape else ())
@@ -82,12 +82,12 @@ class Variable:
 def is_model_file(file: Path) -> bool:
     """Return whether a file begins as model.bin does, of a version that exists or may exist one day."""
     try:
-        with file.open("rb") as opened:
-            start = opened.read(_VERSION_AND_LENGTH.size)
+        with file.open("rb") as stream:
+            start = stream.read(_VERSION_AND_LENGTH.size)
             if len(start) < _VERSION_AND_LENGTH.size:
                 return False
             version, length = _VERSION_AND_LENGTH.unpack(start)
-            name = opened.read(min(length, _MAX_NAME))
+            name = stream.read(min(length, _MAX_NAME))
     except OSError:
         return False
     is_complete = len(name) == length and name.endswith(b"\0")
@@ -99,15 +99,15 @@ class FieldReader:
 
     Args:
         file: where it is, for messages.
-        opened: the file.
+        stream: the file.
         size: its size in bytes.
     """
 
-    def __init__(self, file: Path, opened: BinaryIO, size: int) -> None:
+    def __init__(self, file: Path, stream: BinaryIO, size: int) -> None:
         self.file = file
         self.size = size
         self.position = 0
-        self._opened = opened
+        self._opened = stream
 
     def take(self, size: int, what: str) -> bytes:
         """Return the next bytes."""
@@ -158,10 +158,10 @@ def read_model_file(file: Path, other_models: Mapping[str, str]) -> ModelFile:
         CheckpointError: it is missing, damaged, of another version, or of another kind of model.
     """
     try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, 2)
-            opened.seek(0)
-            return _read(FieldReader(file, opened, size), other_models)
+        with file.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(0)
+            return _read(FieldReader(file, stream, size), other_models)
     except OSError as error:
         raise CheckpointError(f"{file} is missing or cannot be read ({error.strerror}): copy it too") from None
 

@@ -172,9 +172,10 @@ def _languages(
         ids_by_side.append(tuple(ids[:1]))
         tokens |= {pieces[each] for each in ids[:1]}
     if required and len(tokens) > 2 and names[1] is None and texts.vocabularies.start is not None:
-        some = ", ".join(sorted(tokens)[:4])
+        examples = ", ".join(sorted(tokens)[:4])
         raise InputError(
-            f"{texts.directory} has tokens of many languages ({some} ...): set --source-language and --target-language"
+            f"{texts.directory} has tokens of many languages ({examples} ...): set --source-language and "
+            "--target-language"
         )
     return ids_by_side[0], ids_by_side[1], tokens
 
