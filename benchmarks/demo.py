@@ -76,14 +76,14 @@ class Demo:
             self._train()
         # Both exports run at the same time, since parts of an export use only one core. The second one is quiet,
         # because a terminal has room for the bars of one.
-        with ThreadPoolExecutor(1) as beside:
-            other = beside.submit(self._export, self.half, "--fp16", hide_output=True)
+        with ThreadPoolExecutor(1) as pool:
+            half_export = pool.submit(self._export, self.half, "--fp16", hide_output=True)
             with self._stage("export and verify, float32"):
                 single = self._export(self.bundle)
             with self._stage("translate"):
                 translations = self._translate()
             with self._stage("export and verify, FP16"):
-                half, reason = self._other(other)
+                half, reason = self._other(half_export)
         with self._stage("evaluate the bundle"):
             scores = json.loads(self._run("tx-evaluate", str(self.bundle), "--recipe", self.recipe, "--json"))
         return DemoFigures(

@@ -205,9 +205,9 @@ class _Export:
         if warning := coverage.endless(str(self._checkpoint.directory)):
             self._stages.say(warning)
         calibration = Calibration(calibrating, self._checkpoint.config.bos_id)
-        measured = {name: model for name, model in models.items() if name not in OPTIONAL}
+        required_models = {name: model for name, model in models.items() if name not in OPTIONAL}
         if self._options.int8:
-            search = Int8Search(scratch, measured, self._manifest(measured, []), sample, calibration)
+            search = Int8Search(scratch, required_models, self._manifest(required_models, []), sample, calibration)
             if self._options.verify:
                 islands = search.choose(self._stages.stage)
             else:
@@ -215,7 +215,9 @@ class _Export:
             islands += islands_of_attention(islands, models, convertible)
             search.convert(models, islands)
             return islands
-        islands = choose_islands(scratch, write_graphs(scratch, measured, VERSION), calibration, self._stages.stage)
+        islands = choose_islands(
+            scratch, write_graphs(scratch, required_models, VERSION), calibration, self._stages.stage
+        )
         islands += islands_of_attention(islands, models, lambda model: model.graph) + islands_of_outputs(models)
         islands += islands_of_mixtures({name: model for name, model in models.items() if name in OPTIONAL})
         for name, graph in models.items():

@@ -44,16 +44,16 @@ def dimensions_of(
     Raises:
         InputError: the model does not have this number of positions.
     """
-    around = affixes(tokenizer)
+    text_affixes = affixes(tokenizer)
     of_source = config.max_source_positions or config.max_positions
     source = of_source if max_source is None else max_source
     target = config.max_positions if max_target is None else max_target
-    least_source = max(2, len(around.wrap([])) + 1)
+    least_source = max(2, len(text_affixes.wrap([])) + 1)
     if config.source == "features":
         least_source = 1
     for name, value, minimum, default, fixed in (
         ("--max-source", source, least_source, of_source, not config.reads_states),
-        ("--max-target", target, len(around.target_prefix) + 2, config.max_positions, True),
+        ("--max-target", target, len(text_affixes.target_prefix) + 2, config.max_positions, True),
     ):
         kind = "positions"
         maximum = max(default, MAX_SINUSOIDS)

@@ -122,9 +122,13 @@ def answers(
                 _is_greedy(target, logits, prefix, eos, row_limits[index])
                 for index, target, logits in zip(indices, answer.batch.targets, answer.logits, strict=True)
             ]
-            searched += [index for index, good in zip(indices, is_greedy, strict=True) if not good]
+            searched += [index for index, is_right in zip(indices, is_greedy, strict=True) if not is_right]
             if any(is_greedy):
-                yield answer if all(is_greedy) else _rows(answer, [row for row, good in enumerate(is_greedy) if good])
+                yield (
+                    answer
+                    if all(is_greedy)
+                    else _rows(answer, [row for row, is_right in enumerate(is_greedy) if is_right])
+                )
     searched_targets: dict[int, list[int]] = {}
     for indices in batches([sources[index] for index in searched], SEARCH_BATCH):
         chosen = [searched[index] for index in indices]

@@ -61,8 +61,8 @@ def check_reads(
         InputError: it does not.
     """
     if config.source == "features":
-        if other := text or references or ids or reference_ids:
-            raise InputError(f"{other} cannot be used: {directory} reads vectors; give them with --features")
+        if unused_file := text or references or ids or reference_ids:
+            raise InputError(f"{unused_file} cannot be used: {directory} reads vectors; give them with --features")
     elif features:
         raise InputError(f"{features} cannot be used: {directory} reads text; give it with --text or --ids")
     if tokenizer.kind == "none" and text and not ids:

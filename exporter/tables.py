@@ -44,8 +44,8 @@ def _widths(columns: Sequence[Sequence[str]], room: int, *, within: bool = False
     words = [max((len(word) for cell in cells for word in cell.split()), default=0) for cells in columns]
     for minima in (words, [1] * len(columns)) if within else (words,):
         while sum(widths) > room and any(width > bound for width, bound in zip(widths, minima, strict=True)):
-            wide = [number for number, bound in enumerate(minima) if widths[number] > bound]
-            widths[max(wide, key=lambda number: widths[number])] -= 1
+            shrinkable = [number for number, bound in enumerate(minima) if widths[number] > bound]
+            widths[max(shrinkable, key=lambda number: widths[number])] -= 1
     if sum(widths) <= room or within:
         return widths
     return None

@@ -153,12 +153,12 @@ def _verify_checkpoint(
         from txport.exporter.verification.weights import check_same_state
         from txport.models.checkpoint import load_checkpoint
 
-    loaded = load_checkpoint(checkpoint)
-    check_same_state(loaded.model, bundle, manifest, checkpoint)
+    loaded_checkpoint = load_checkpoint(checkpoint)
+    check_same_state(loaded_checkpoint.model, bundle, manifest, checkpoint)
     files = text, references, ids, reference_ids, features
-    sample = choose_sample(loaded, sentences, manifest.limits.source, manifest.limits.target, *files)
+    sample = choose_sample(loaded_checkpoint, sentences, manifest.limits.source, manifest.limits.target, *files)
     with Stages() as stages:
-        verifier = Verifier(loaded, sample, singles, stages, minutes, original)
+        verifier = Verifier(loaded_checkpoint, sample, singles, stages, minutes, original)
         if choice is None:
             report = verifier.verify_bundle(bundle, manifest)
         else:

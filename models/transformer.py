@@ -237,9 +237,9 @@ class DecoderLayer(nn.Module):
             for stored, new in zip(cache, self.self_attention.key_value(y, positions), strict=True):
                 stored[rows, :, positions] = new[:, :, 0]
             # Caches are allocated for the maximum length. Only positions that at least one row has reached are read.
-            reached = int(positions.max()) + 1
-            mask = valid_mask(positions + 1, reached)
-            past = (cache[0][:, :, :reached], cache[1][:, :, :reached])
+            length = int(positions.max()) + 1
+            mask = valid_mask(positions + 1, length)
+            past = (cache[0][:, :, :length], cache[1][:, :, :length])
             return self.self_attention(y, past, mask, bias=bias, positions=positions)  # type: ignore[no-any-return]
 
         x = self.self_attention_residual(x, attend)
@@ -378,8 +378,8 @@ class Transformer(nn.Module):
         """
         mask = valid_mask(source_lengths, cross[0][0].shape[2])
         x = self.target_embedding(token_ids[:, None], positions[:, None])
-        reached = torch.arange(int(positions.max()) + 1, device=positions.device)
-        biases = self._biases("decoder", positions[:, None], reached)
+        used_positions = torch.arange(int(positions.max()) + 1, device=positions.device)
+        biases = self._biases("decoder", positions[:, None], used_positions)
         for layer, key_value, cache, bias in zip(self.decoder, cross, caches, biases, strict=True):
             x = layer.step(x, key_value, mask, cache, positions, bias)  # type: ignore[operator]
         return self.projection(self.decoder_norm(x))[:, 0]  # type: ignore[no-any-return]

@@ -113,8 +113,8 @@ class Distill:
         if not text or text.isspace():
             return self._limits.fault(0, 0, result)
         languages = self._options.source_language, self._options.target_language
-        ids, around = self._translator.tokenizer.encode_source(text, *languages)
-        return self._limits.fault(len(ids), len(around.target_prefix), result)
+        ids, text_affixes = self._translator.tokenizer.encode_source(text, *languages)
+        return self._limits.fault(len(ids), len(text_affixes.target_prefix), result)
 
 
 # Fields of `Options` that this command supports.

@@ -239,11 +239,11 @@ class Report:
         scores = self.scores
         limit = max_length or "2 x source tokens + 20"
         if self.lines > scores.sentences:
-            of = f", the first of {self.lines:,}"
+            note = f", the first of {self.lines:,}"
         else:
-            of = ""
+            note = ""
         rows = [
-            f"{self.model} on {self.test_set}: {plural(scores.sentences, 'sentence')}{of}",
+            f"{self.model} on {self.test_set}: {plural(scores.sentences, 'sentence')}{note}",
             f"BLEU         {scores.bleu:6.2f}  {scores.bleu_signature}",
             f"chrF         {scores.chrf:6.2f}  {scores.chrf_signature}",
             f"exact match  {100 * scores.exact:6.2f}%",

@@ -167,13 +167,13 @@ class Examples(Dataset[TrainingBatch]):
         count = 0
         for source, target in pairs:
             if isinstance(source, Recording):
-                around = tokenizer.affixes()
+                text_affixes = tokenizer.affixes()
                 ids: list[int] = []
                 source_ids: Sequence[int] | Vectors = source.vectors
             else:
-                ids, around = tokenizer.encode_source(source)
-                source_ids = around.wrap(ids)
-            target_ids = [*around.target_prefix, *tokenizer.encode_prefix(target)]
+                ids, text_affixes = tokenizer.encode_source(source)
+                source_ids = text_affixes.wrap(ids)
+            target_ids = [*text_affixes.target_prefix, *tokenizer.encode_prefix(target)]
             if len(source_ids) <= max_length and len(target_ids) < max_length:
                 count += 1
                 if isinstance(source, Recording):
@@ -182,8 +182,8 @@ class Examples(Dataset[TrainingBatch]):
                     sources.add(list(source_ids))
                 targets.add([tokens.bos, *target_ids, tokens.eos])
                 if guide is not None:
-                    first = len(around.source_prefix)
-                    texts = range(first, first + len(ids)), range(len(around.target_prefix), len(target_ids))
+                    first = len(text_affixes.source_prefix)
+                    texts = range(first, first + len(ids)), range(len(text_affixes.target_prefix), len(target_ids))
                     points.add(guide.points((source, target), *texts))
         recorded = Ragged.of_vectors(recordings) if recordings else None
         if not count:

@@ -90,24 +90,24 @@ def main(
         from txport.training.run.directory import RunDirectory
         from txport.training.run.starting import Start, check_positions
 
-        loaded = read(recipe, [*overrides, *values])
+        parsed_recipe = read(recipe, [*overrides, *values])
         directory = RunDirectory(output)
         # These errors are reported before PyTorch is imported.
-        _refuse_unused(loaded, data)
+        _refuse_unused(parsed_recipe, data)
         if resume:
             changed = {override.partition("=")[0].strip().rpartition(".")[2] for override in (*overrides, *values)}
-            loaded = directory.check_resume(loaded, changed)
-            directory.resume(loaded, write=False)
+            parsed_recipe = directory.check_resume(parsed_recipe, changed)
+            directory.resume(parsed_recipe, write=False)
         elif not os.environ.get("LOCAL_RANK", "0").strip("0"):
             directory.check(force)
-            if loaded.training.from_checkpoint is not None:
-                checkpoint = Path(loaded.training.from_checkpoint)
+            if parsed_recipe.training.from_checkpoint is not None:
+                checkpoint = Path(parsed_recipe.training.from_checkpoint)
                 check_checkpoint(checkpoint)
-                check_positions(loaded, Start.read(loaded, checkpoint).config)
+                check_positions(parsed_recipe, Start.read(parsed_recipe, checkpoint).config)
         place = data or Path(os.environ.get("TXPORT_DATA", "."))
-        check_files(loaded.corpus, place)
+        check_files(parsed_recipe.corpus, place)
         from txport.training.loop import train
-    outcome = train(loaded, output, place, resume=resume, force=force, started=started)
+    outcome = train(parsed_recipe, output, place, resume=resume, force=force, started=started)
     if outcome is not None:
         click.echo(outcome.sentence())
         click.echo(f"tx-train: next: tx-export {output} -o {output}-bundle", err=True)

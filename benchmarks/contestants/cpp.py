@@ -31,13 +31,13 @@ class CppBackend(Backend):
         self.peak_resident_bytes: int | None = None
         starts = [self._start() for _ in range(STARTS)]
         self.startup_ms = [milliseconds for milliseconds, _ in starts]
-        printed = starts[-1][1]
+        report = starts[-1][1]
         if device == "auto":
             self.device = "cpu"
         else:
             self.device = device
-        version = printed["made_by"]["version"]
-        self.engine = f"txport-bench {version}, {printed['engine']}; each round is the median of its calls"
+        version = report["made_by"]["version"]
+        self.engine = f"txport-bench {version}, {report['engine']}; each round is the median of its calls"
 
     def prepare(self, task: Task, setting: Setting) -> None:
         """Store the sizes, and `setting["threads"]` if it exists."""
@@ -57,12 +57,12 @@ class CppBackend(Backend):
         """
         assert self._task is not None
         task = self._task
-        printed = self._run(len(task.sources), len(task.sources[0]), task.target, calls, seconds)["figures"]
-        self.peak_resident_bytes = printed["peak_resident_bytes"]
+        figures = self._run(len(task.sources), len(task.sources[0]), task.target, calls, seconds)["figures"]
+        self.peak_resident_bytes = figures["peak_resident_bytes"]
         return {
-            "call": [printed["ms_per_token"]["p50"] * task.target],
-            "encoder": [printed["encoder_ms"]["p50"]],
-            "first_token": [printed["first_token_ms"]["p50"]],
+            "call": [figures["ms_per_token"]["p50"] * task.target],
+            "encoder": [figures["encoder_ms"]["p50"]],
+            "first_token": [figures["first_token_ms"]["p50"]],
         }
 
     def _start(self) -> tuple[float, dict[str, Any]]:
@@ -74,8 +74,8 @@ class CppBackend(Backend):
         started = time.perf_counter()
         subprocess.run([self._command[0], "--version"], check=True, capture_output=True)
         loading = (time.perf_counter() - started) * 1e3
-        printed = self._run(1, 1, 1, 1, 1.0)
-        return loading + printed["figures"]["startup_ms"], printed
+        report = self._run(1, 1, 1, 1, 1.0)
+        return loading + report["figures"]["startup_ms"], report
 
     def _run(self, batch: int, source: int, target: int, calls: int, seconds: float) -> dict[str, Any]:
         sizes = {"batch": batch, "source": source, "target": target, "calls": calls, "seconds": seconds}
@@ -84,10 +84,10 @@ class CppBackend(Backend):
         done = subprocess.run([*self._command, *options], capture_output=True, text=True, env=os.environ)
         if done.returncode:
             raise RuntimeError(done.stderr.strip() or f"txport-bench ended with exit code {done.returncode}")
-        printed: dict[str, Any] = json.loads(done.stdout)
-        if printed.get("format") != CPP_FORMAT or printed.get("format_version") != CPP_FORMAT_VERSION:
+        report: dict[str, Any] = json.loads(done.stdout)
+        if report.get("format") != CPP_FORMAT or report.get("format_version") != CPP_FORMAT_VERSION:
             raise RuntimeError("the program is another version of txport-bench, with another JSON format")
-        return printed
+        return report
 
     def ids(self) -> list[list[int]]:
         """Return an empty list, because txport-bench does not print ids."""

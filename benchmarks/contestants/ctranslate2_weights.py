@@ -62,13 +62,13 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
     _set_side(spec.encoder, spec.encoder.embeddings[0], model.source_embedding, model.encoder_norm, config)
     _set_side(spec.decoder, spec.decoder.embeddings, model.target_embedding, model.decoder_norm, config)
     layer: Any
-    for described, layer in zip(spec.encoder.layer, model.encoder, strict=True):
-        _set_attention(described.self_attention, layer.attention, layer.attention_residual, fused=3)
-        _set_feed_forward(described.ffn, layer)
-    for described, layer in zip(spec.decoder.layer, model.decoder, strict=True):
-        _set_attention(described.self_attention, layer.self_attention, layer.self_attention_residual, fused=3)
-        _set_attention(described.attention, layer.cross_attention, layer.cross_attention_residual, fused=1)
-        _set_feed_forward(described.ffn, layer)
+    for spec_layer, layer in zip(spec.encoder.layer, model.encoder, strict=True):
+        _set_attention(spec_layer.self_attention, layer.attention, layer.attention_residual, fused=3)
+        _set_feed_forward(spec_layer.ffn, layer)
+    for spec_layer, layer in zip(spec.decoder.layer, model.decoder, strict=True):
+        _set_attention(spec_layer.self_attention, layer.self_attention, layer.self_attention_residual, fused=3)
+        _set_attention(spec_layer.attention, layer.cross_attention, layer.cross_attention_residual, fused=1)
+        _set_feed_forward(spec_layer.ffn, layer)
     if config.positions == "relative":
         _set_positions(spec.encoder, model.encoder_positions, config)
         _set_positions(spec.decoder, model.decoder_positions, config)

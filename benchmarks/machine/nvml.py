@@ -40,9 +40,9 @@ class Nvml:
             running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except pynvml.NVMLError:
             return None
-        used = [each.usedGpuMemory for each in running if each.pid == pid and each.usedGpuMemory is not None]
-        if used:
-            return int(sum(used))
+        sizes = [each.usedGpuMemory for each in running if each.pid == pid and each.usedGpuMemory is not None]
+        if sizes:
+            return int(sum(sizes))
         return None
 
 

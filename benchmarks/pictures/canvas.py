@@ -116,8 +116,8 @@ class Canvas:
 
 def text_width(text: str, size: float) -> float:
     """Return the approximate width of a text. No font is available to measure it."""
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return size * (0.62 * (len(text) - wide) + wide)
+    wide_count = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return size * (0.62 * (len(text) - wide_count) + wide_count)
 
 
 def _rectangle(each: Rectangle, colour: str) -> str:
@@ -159,10 +159,10 @@ def _text(each: Text) -> str:
 
 def _element(name: str, attributes: str, title: str) -> str:
     if title:
-        inside = f"><title>{_escape(title)}</title></{name}>"
+        content = f"><title>{_escape(title)}</title></{name}>"
     else:
-        inside = "/>"
-    return f"<{name} {attributes}{inside}"
+        content = "/>"
+    return f"<{name} {attributes}{content}"
 
 
 def _escape(text: str) -> str:

@@ -116,19 +116,19 @@ def compare(first: FileFigures, second: FileFigures) -> list[Comparison]:
     """
     names = [{contestant for contestant, _ in figures.ranges} for figures in (first, second)]
     # Contestants are named after their bundles, so the same measurement of two bundles has two names.
-    alone = names[0] != names[1] and all(len(each) == 1 for each in names)
+    are_single = names[0] != names[1] and all(len(each) == 1 for each in names)
     comparisons = []
     for (contestant, workload), times in first.ranges.items():
-        if alone:
-            other = next(iter(names[1]))
+        if are_single:
+            counterpart = next(iter(names[1]))
         else:
-            other = contestant
-        if (other, workload) in second.ranges:
-            if alone:
-                title = f"{contestant} -> {other}"
+            counterpart = contestant
+        if (counterpart, workload) in second.ranges:
+            if are_single:
+                title = f"{contestant} -> {counterpart}"
             else:
                 title = contestant
-            comparisons.append(Comparison(title, workload, times, second.ranges[other, workload]))
+            comparisons.append(Comparison(title, workload, times, second.ranges[counterpart, workload]))
     if not comparisons:
         raise InputError("the two files have no contestant and workload in common: measure the same workloads in both")
     return comparisons

@@ -130,13 +130,13 @@ def _bars(report: BenchReport) -> Figure | None:
     x = f"time over that of {report.contestants[0].name}, median of rounds, p10 to p90"
     figure, axes = _new_figure("", x, "", 8.0, 1.2 + 0.22 * len(colours) * len(workloads))
     height = 0.85 / len(colours)
-    measured = {(each.workload, each.contestant): each for each in report.measurements}
+    by_bar = {(each.workload, each.contestant): each for each in report.measurements}
     labelled: set[str] = set()
     for line, workload in enumerate(workloads):
         for place, (name, colour) in enumerate(colours.items()):
-            if (workload, name) in measured:
+            if (workload, name) in by_bar:
                 y = line + (place + 0.5) * height - 0.425
-                _bar(axes, measured[workload, name], y, height * 0.9, colour, None if name in labelled else name)
+                _bar(axes, by_bar[workload, name], y, height * 0.9, colour, None if name in labelled else name)
                 labelled.add(name)
     axes.axvline(1, color="#444444", linewidth=0.8)
     axes.set_yticks(range(len(workloads)), [name.replace(": ", ":\n") for name in workloads], fontsize=8)

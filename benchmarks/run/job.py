@@ -155,16 +155,16 @@ def _bundle_plans(options: BenchOptions, bundle: Path, manifest: Manifest, name:
     except TxportError:  # the process of the bundle reports this error
         return plans
     if choice.engine == FUSED and choice.fallback is not None:
-        beside = replace(options.place, engine=choice.fallback.engine)
-        plans.append(bundle_plan(bundle, manifest, beside, f"{name}, ONNX Runtime"))
+        ort_place = replace(options.place, engine=choice.fallback.engine)
+        plans.append(bundle_plan(bundle, manifest, ort_place, f"{name}, ONNX Runtime"))
     return plans
 
 
-def _name(other: Path, plans: Sequence[ContestantPlan]) -> str:
+def _name(bundle: Path, plans: Sequence[ContestantPlan]) -> str:
     used_names = {plan.contestant.name for plan in plans}
-    numbered = (f"txport: {other}, {number}" for number in itertools.count())
+    numbered = (f"txport: {bundle}, {number}" for number in itertools.count())
     return next(
-        name for name in itertools.chain([f"txport: {other.resolve().name}"], numbered) if name not in used_names
+        name for name in itertools.chain([f"txport: {bundle.resolve().name}"], numbered) if name not in used_names
     )
 
 
@@ -172,9 +172,9 @@ def _checkpoint(options: BenchOptions) -> Path | None:
     """Return the checkpoint of the options, or the one beside the bundle (as after `make demo`), or None."""
     if options.checkpoint is not None:
         return options.checkpoint
-    beside = options.bundle.resolve().parent / "checkpoint"
-    if (beside / "config.json").is_file():
-        return beside
+    default = options.bundle.resolve().parent / "checkpoint"
+    if (default / "config.json").is_file():
+        return default
     return None
 
 

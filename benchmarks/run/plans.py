@@ -68,7 +68,7 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Co
     precision = manifest.precision.weights
     size = manifest.files[WEIGHTS].bytes
     verified = manifest.verification is not None and manifest.verification.passed
-    built = [BuildRecord.load(directory).build_seconds for directory in directories(user_engines(manifest))]
+    build_seconds = [BuildRecord.load(directory).build_seconds for directory in directories(user_engines(manifest))]
     contestant = Contestant(
         name,
         "bundle",
@@ -76,7 +76,7 @@ def bundle_plan(bundle: Path, manifest: Manifest, place: Place, name: str) -> Co
         place.device,
         place.threads,
         bundle=BundleFacts(bundle.resolve().name, manifest.sha256, precision, size, verified),
-        engine_build_seconds=sum(built) if built else None,
+        engine_build_seconds=sum(build_seconds) if build_seconds else None,
     )
     return ContestantPlan(contestant, {"bundle": str(bundle), **asdict(place)}, _bundle_settings(place))
 

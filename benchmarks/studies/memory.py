@@ -28,8 +28,8 @@ def resident(bundle: Path, engine: str, *sizes: int) -> tuple[int, int, int]:
     """Return resident bytes after a batch, their peak, and the resident bytes that are not mapped from files."""
     command = [sys.executable, "-c", _PROCESS, str(bundle), engine, *map(str, sizes)]
     values = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
-    now, peak, anonymous = map(int, values)
-    return now, peak, anonymous
+    current, peak, anonymous = map(int, values)
+    return current, peak, anonymous
 
 
 def cache_bytes(sizes: ModelSizes, batch: int, source: int, target: int, beam: int) -> int:
@@ -49,11 +49,11 @@ def main(bundle: Path, engine: str, batch: int, source: int, target: int, beam: 
     manifest = Manifest.load(bundle)
     weights = manifest.files[WEIGHTS].bytes
     caches = cache_bytes(manifest.model, batch, source, target, beam)
-    now, peak, anonymous = resident(bundle, engine, batch, source, target, beam)
-    sizes = {"weights": weights, "keys and values": caches, "resident": now, "peak": peak, "not mapped": anonymous}
+    current, peak, anonymous = resident(bundle, engine, batch, source, target, beam)
+    sizes = {"weights": weights, "keys and values": caches, "resident": current, "peak": peak, "not mapped": anonymous}
     for name, size in sizes.items():
         click.echo(f"{name:24} {size / 1e6:8.1f} MB")
-    click.echo(f"{'resident less weights':24} {(now - weights) / 1e6:8.1f} MB")
+    click.echo(f"{'resident less weights':24} {(current - weights) / 1e6:8.1f} MB")
     click.echo(f"(peak - weights) / keys and values: {(peak - weights) / caches:.2f}")
 
 

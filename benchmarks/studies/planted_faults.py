@@ -181,9 +181,9 @@ def swapped_heads(planted: Planted, random: Random, size: float) -> dict[str, Ar
     name = random.choice(sorted(packed))
     array = packed[name].numpy().copy()
     rows = array if array.shape[0] == 3 * planted.width else array.T  # a view
-    one, other = (int(head) for head in random.choice(planted.heads, 2, replace=False))
+    first_head, second_head = (int(head) for head in random.choice(planted.heads, 2, replace=False))
     length = planted.width // planted.heads
-    first, second = (slice(head * length, (head + 1) * length) for head in (one, other))
+    first, second = (slice(head * length, (head + 1) * length) for head in (first_head, second_head))
     difference = size * (rows[second] - rows[first])
     rows[first] += difference
     rows[second] -= difference

@@ -83,7 +83,7 @@ def head_broadcasts(network: Any, heads: int) -> Iterator[tuple[Any, int, int]]:
             continue
         for index, shape in enumerate(shapes):
             for axis in _HEAD_AXES:
-                if shape[axis] == 1 and set(shape) != {1} and any(other[axis] == heads for other in shapes):
+                if shape[axis] == 1 and set(shape) != {1} and any(other_shape[axis] == heads for other_shape in shapes):
                     yield layer, index, axis
 
 

@@ -116,9 +116,9 @@ def build_directory(
         else:
             timings = b""
         with new_directory(target, replace=force, marker=NAME) as directory:
-            measured = _build_in_process(plan, directory, timings, timeout, progress)
-        if timing_cache is not None and measured:
-            write_atomically(timing_cache, measured)
+            new_timings = _build_in_process(plan, directory, timings, timeout, progress)
+        if timing_cache is not None and new_timings:
+            write_atomically(timing_cache, new_timings)
     return target
 
 
@@ -198,11 +198,11 @@ def _build(plan: BuildPlan, directory: Path, timings: bytes, progress: Callable[
     manifest = Manifest.load(plan.bundle)
     builder = EngineBuilder(tensorrt, plan.bundle, manifest, plan.options, directory, timings, progress)
     record = _write_record(plan, builder)
-    if measured := builder.timing_cache:
-        (directory / TIMING_CACHE).write_bytes(measured)
+    if new_timings := builder.timing_cache:
+        (directory / TIMING_CACHE).write_bytes(new_timings)
     del builder  # frees its memory
     try_engines(plan.bundle, directory, record, manifest, tensorrt)
-    return measured
+    return new_timings
 
 
 def _write_record(plan: BuildPlan, builder: EngineBuilder) -> BuildRecord:

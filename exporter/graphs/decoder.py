@@ -158,11 +158,11 @@ class Decoder:
                 caches_after.append(cache)
                 y = w.linear(context, w.tensors.linear(attention.output), "self_output")
                 residual, y = self._add_norm(y, residual, *next(norms))
-                other = layer.cross_attention
-                packed = w.tensors.linear(other.query, norm=folded[1], scale=query_scale(other))
+                cross_attention = layer.cross_attention
+                packed = w.tensors.linear(cross_attention.query, norm=folded[1], scale=query_scale(cross_attention))
                 query = w.linear(y, packed, "cross_query")
                 context = lowering.cross_attention(query, *cross)
-                context = w.linear(context, w.tensors.linear(other.output), "cross_output")
+                context = w.linear(context, w.tensors.linear(cross_attention.output), "cross_output")
                 attentions[index] = CrossAttention(query, cross[0], context)
                 residual, y = self._add_norm(context, residual, *next(norms))
                 y = write_feed_forward(w, y, layer.feed_forward, folded[2], config.activation, w.linear)

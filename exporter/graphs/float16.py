@@ -101,7 +101,7 @@ def rounded(model: ir.Model) -> None:
     graph = model.graph
     _widen_weights(graph)
     first = graph[0]
-    wide = [value for value in graph.inputs if value.dtype == HALF]
+    half_inputs = [value for value in graph.inputs if value.dtype == HALF]
     for value in graph.inputs:
         if value.dtype == HALF:
             users = list(value.uses())
@@ -110,7 +110,7 @@ def rounded(model: ir.Model) -> None:
             for user, index in users:
                 user.replace_input_with(index, cast.outputs[0])
     for node in list(graph):
-        if node.op_type == "Cast" and node.inputs[0] in wide:
+        if node.op_type == "Cast" and node.inputs[0] in half_inputs:
             continue
         if node.op_type == "Cast" and node.attributes["to"].as_int() == HALF:
             node.attributes["to"] = ir.AttrInt64("to", SINGLE)
@@ -292,11 +292,11 @@ def _unbounded(graph: ir.Graph, cast: ir.Value) -> ir.Value:
         value.dtype = SINGLE
         graph.initializers[value.name or ""] = value
     low = ir.Value(name=f"{cast.name}.low", type=ir.TensorType(ir.DataType.BOOL), shape=cast.shape)
-    wide = ir.Value(name=f"{cast.name}.wide", type=ir.TensorType(SINGLE), shape=cast.shape)
+    unmasked = ir.Value(name=f"{cast.name}.wide", type=ir.TensorType(SINGLE), shape=cast.shape)
     comparison = ir.Node("", "Less", [cast, values[0]], outputs=[low], name=f"{cast.name}/Less")
-    selection = ir.Node("", "Where", [low, values[1], cast], outputs=[wide], name=f"{cast.name}/Where")
+    selection = ir.Node("", "Where", [low, values[1], cast], outputs=[unmasked], name=f"{cast.name}/Where")
     graph.insert_after(producer, [comparison, selection])
-    return wide
+    return unmasked
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, name: str, suffix: str = "Cast") -> ir.Node:

@@ -148,10 +148,10 @@ class _Conversion:
         assert table is not None
         ints, scales = self._weight(table, _ColumnBlock(0, 1), rows_first=True, transposed=True)
         rows = self._node(node, "", "Gather", [ints, ids], dtype=ir.DataType.INT8)
-        wide = self._node(node, "", "Cast", [rows], [ir.AttrInt64("to", ir.DataType.FLOAT)])
+        float_rows = self._node(node, "", "Cast", [rows], [ir.AttrInt64("to", ir.DataType.FLOAT)])
         column = self._constant(f"{scales.name}.column", _array(scales)[:, None])
         factor = self._node(node, "", "Gather", [column, ids])
-        self._replace(node.outputs[0], self._node(node, "", "Mul", [wide, factor]))
+        self._replace(node.outputs[0], self._node(node, "", "Mul", [float_rows, factor]))
         self._remove(node)
 
     def norm(self, node: ir.Node) -> None:
@@ -322,9 +322,9 @@ def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:
         return node.inputs[2], node
     reader = _only_reader(node)
     if node.op_type == "MatMul" and reader is not None and reader.op_type == "Add":
-        (other,) = [value for value in reader.inputs if value is not node.outputs[0]]
-        if other is not None and other.const_value is not None and len(other.const_value.shape) == 1:
-            return other, reader
+        (bias,) = [value for value in reader.inputs if value is not node.outputs[0]]
+        if bias is not None and bias.const_value is not None and len(bias.const_value.shape) == 1:
+            return bias, reader
     return None, node
 
 

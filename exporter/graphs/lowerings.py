@@ -257,8 +257,8 @@ class Ort(Scatter):
         blocks = w.op("Reshape", logits, [-1, vocabulary // width, width])
         block = w.op("ArgMax", w.reduce("ReduceMax", blocks, keepdims=0), axis=-1, keepdims=0)
         index = w.op("Add", w.op("Reshape", block, [-1, 1, 1]), np.zeros((1, 1, width), np.int64))
-        inside = w.op("Reshape", w.op("GatherElements", blocks, index, axis=1), [-1, width])
-        return w.op("Add", w.op("Mul", block, width), w.op("ArgMax", inside, axis=-1, keepdims=0))
+        position_in_block = w.op("Reshape", w.op("GatherElements", blocks, index, axis=1), [-1, width])
+        return w.op("Add", w.op("Mul", block, width), w.op("ArgMax", position_in_block, axis=-1, keepdims=0))
 
 
 class OrtCuda(Ort):

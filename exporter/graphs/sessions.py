@@ -83,9 +83,9 @@ class TeacherForced:
         names = {value.name for value in self._step.get_inputs()}
         for position in range(min(length, max(map(len, targets)) + 1)):
             tokens = [[bos, *target][position] if position <= len(target) else 0 for target in targets]
-            now: dict[str, Array] = {"token_ids": np.array(tokens, dtype=np.int64)}
-            now["positions"] = np.full(rows, position, dtype=np.int64)
-            feed = {k: v for k, v in {**cross, **fixed, **caches, **now}.items() if k in names}
+            state: dict[str, Array] = {"token_ids": np.array(tokens, dtype=np.int64)}
+            state["positions"] = np.full(rows, position, dtype=np.int64)
+            feed = {k: v for k, v in {**cross, **fixed, **caches, **state}.items() if k in names}
             outputs = outputs_of(self._step, feed)
             yield feed, outputs
             caches = {name: outputs[f"next_{name}"] for name in caches}

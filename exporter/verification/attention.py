@@ -157,8 +157,8 @@ class _Comparison:
         )
 
     def _failures(self, precision: str) -> Iterator[str]:
-        every = self.weights, self.scores, self.memory, self.step_scores, self.sums
-        if not all(each.finite for each in every):
+        all_errors = self.weights, self.scores, self.memory, self.step_scores, self.sums
+        if not all(each.finite for each in all_errors):
             yield "NaN or infinity in attention, scores or the encoder's output"
         for errors, description, maximum in (
             (self.weights, "attention differs from PyTorch's", WEIGHTS[precision]),

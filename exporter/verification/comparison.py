@@ -88,8 +88,8 @@ def _run_alone(sample: Sample, checks: Sequence[LoweringCheck], singles: int, st
     order = spread([len(source) for source in sample.sources])
     stages.stage("verify: by the loop, alone, with padding", len(checks) * len(order[:singles]))
     for number, check in enumerate(checks):
-        every = number == 0 or check.encodes
-        check.loop(range(len(order)) if every else order[: max(LOOP_SAMPLE, singles)])
+        runs_all = number == 0 or check.encodes
+        check.loop(range(len(order)) if runs_all else order[: max(LOOP_SAMPLE, singles)])
         check.sample(order[:singles], stages.advance)
     return checks[0].loop_ids
 

@@ -69,9 +69,9 @@ class LoweringCheck:
             advance: called after each sentence.
         """
         for start in range(0, len(indices), BATCH):
-            self._runs["padded"].update(self._plainly(indices[start : start + BATCH], _EXTRA_PADDING))
+            self._runs["padded"].update(self._run_plain_batch(indices[start : start + BATCH], _EXTRA_PADDING))
         for index in indices:
-            self._runs["alone"].update(self._plainly([index], 0))
+            self._runs["alone"].update(self._run_plain_batch([index], 0))
             advance()
 
     def add(self, answer: Answer, memory: Memory) -> None:
@@ -184,18 +184,18 @@ class LoweringCheck:
         """Return the number of sentences of a run with the same ids as in the loop."""
         return sum(ids == self._runs["loop"][index] for index, ids in self._runs[run].items())
 
-    def _plainly(self, indices: Sequence[int], padding: int) -> dict[int, list[int]]:
+    def _run_plain_batch(self, indices: Sequence[int], padding: int) -> dict[int, list[int]]:
         """Return the ids of these sentences in one plain batch, each with at least `padding` positions of padding."""
         engine = self._engine
         sample = self._sample
         ids, lengths = pad_sources([sample.sources[index] for index in indices], engine.tokens.pad)
         width = min(ids.shape[1] + padding, engine.limits.source)
         room = ((0, 0), (0, width - ids.shape[1]), (0, 0))[: ids.ndim]
-        wide: Any = np.pad(ids, room, constant_values=engine.tokens.pad)
+        padded_sources: Any = np.pad(ids, room, constant_values=engine.tokens.pad)
         limits = [sample.limits[index] for index in indices]
         # The longest caches, since unused slots must have no effect.
         state = engine.allocate(len(indices), width, engine.limits.target)
-        state.place(range(len(limits)), engine.encode(wide, lengths), range(len(limits)), limits)
+        state.place(range(len(limits)), engine.encode(padded_sources, lengths), range(len(limits)), limits)
         return dict(zip(indices, _until_finished(state, sample.prefix), strict=True))
 
 

@@ -75,10 +75,10 @@ class Examination:
             suspects: errors that are larger than expected.
             targets: PyTorch's greedy ids of their sentences.
         """
-        ordered = sorted(suspects, key=lambda each: -each.excess)
-        worst_sentences = set(islice(dict.fromkeys(each.sentence for each in ordered), SENTENCES))
+        by_excess = sorted(suspects, key=lambda each: -each.excess)
+        worst_sentences = set(islice(dict.fromkeys(each.sentence for each in by_excess), SENTENCES))
         selected = sorted(
-            (each for each in ordered if each.sentence in worst_sentences), key=lambda each: each.sentence
+            (each for each in by_excess if each.sentence in worst_sentences), key=lambda each: each.sentence
         )
         result = []
         for sentence, group in groupby(selected, key=lambda each: each.sentence):

@@ -436,13 +436,13 @@ def summarise(
         origin: description of the sentences' source.
         coverage: the compared sentences.
     """
-    every = [*lowerings, *refused]
+    all_reports = [*lowerings, *refused]
     divergences = sorted(
         (each for lowering in lowerings for each in lowering.divergences), key=lambda each: -each.margin
     )
     return VerificationReport(
         format_version=FORMAT_VERSION,
-        passed=not any(each.failures for each in (*every, *sections.values()) if each is not None),
+        passed=not any(each.failures for each in (*all_reports, *sections.values()) if each is not None),
         precision=rounding.weights,
         arithmetic=arithmetic,
         origin=origin,
@@ -453,7 +453,7 @@ def summarise(
         batch_identical=min(each.batch_identical for each in lowerings),
         max_logit_error=max(each.max_logit_error for each in lowerings),
         divergences=divergences[:MAX_LISTED],
-        lowerings=every,
+        lowerings=all_reports,
         versions={"torch": torch.__version__, "onnxruntime": onnxruntime.__version__, "numpy": np.__version__},
         notes=coverage.notes + large_errors(max(each.max_logit_error for each in lowerings), rounding.weights),
         **sections,  # type: ignore[arg-type]

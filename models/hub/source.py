@@ -269,8 +269,8 @@ def _reason(error: Exception, source: str, revision: str) -> str:
 
 def _is_plain(file: str) -> bool:
     """Return whether a file begins like weights of CTranslate2 or Marian."""
-    with open(file, "rb") as opened:
-        return opened.read(4) in _VERSIONS
+    with open(file, "rb") as stream:
+        return stream.read(4) in _VERSIONS
 
 
 def _has_plain_name(file: str) -> bool:

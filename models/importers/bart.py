@@ -119,12 +119,12 @@ def _languages(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     codes, fifty = _codes(model, ours)
     plbart = model.fields.get("model_type") == "plbart"
     if plbart:
-        around = PYTHON
+        treatment = PYTHON
     elif fifty:
-        around = KEEPS_SPACES
+        treatment = KEEPS_SPACES
     else:
-        around = MBART
-    tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, codes, around)
+        treatment = MBART
+    tokenizer = sentencepiece_files(model.directory, ours.source_vocabulary, codes, treatment)
     if fifty:
         source, target = default_languages(model, options, tokenizer.languages, forced=True)
         languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)

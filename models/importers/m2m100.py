@@ -138,12 +138,12 @@ def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     if not options.tokenizer:
         return without_tokenizer(model, ours, options, CODES["m2m100"])
     if (directory / "vocab.json").is_file():
-        around = PYTHON
+        treatment = PYTHON
     elif _is_seamless(model):
-        around = SEAMLESS
+        treatment = SEAMLESS
     else:
-        around = KEEPS_SPACES
-    tokenizer = sentencepiece_files(directory, ours.source_vocabulary, _codes(directory), around)
+        treatment = KEEPS_SPACES
+    tokenizer = sentencepiece_files(directory, ours.source_vocabulary, _codes(directory), treatment)
     source, target = default_languages(model, options, tokenizer.languages, forced=True)
     languages = Languages(tokenizer.languages, tokenizer.languages, source, target, False)
     before: Affix = ("source_language",)

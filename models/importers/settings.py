@@ -189,8 +189,10 @@ def model_kind(config: Path) -> str:
     check_kind(config.parent, "model", CheckpointError)
     if isinstance(kind, str) and kind in _REFUSED:
         raise CheckpointError(f"{config}: model_type {kind!r} is not supported: it has {_REFUSED[kind]}")
-    some = ", ".join(MODEL_TYPES)
-    raise CheckpointError(f"{config}: model_type {kind!r} is not supported; there are {some}, and --from for others")
+    supported = ", ".join(MODEL_TYPES)
+    raise CheckpointError(
+        f"{config}: model_type {kind!r} is not supported; there are {supported}, and --from for others"
+    )
 
 
 def without_weights(directory: Path) -> CheckpointError:

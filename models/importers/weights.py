@@ -157,9 +157,9 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
     """
     try:
         archive: Any = safe_open(file, framework="pt")  # checks header and size
-        with file.open("rb") as opened:
-            size = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(size))
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(size))
         return {name: _placed(file, 8 + size, header[name]) for name in archive.keys()}  # noqa: SIM118 (no mapping)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} is not a whole safetensors file ({error}); copy it again") from None
@@ -178,9 +178,9 @@ def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
         assert dtype is not None
         rows = max(0, min(stop, shape[0] if shape else 1) - start)
         data = bytearray(rows * row)
-        with file.open("rb") as opened:
-            opened.seek(start_of_data + start_of_tensor + start * row)
-            opened.readinto(data)
+        with file.open("rb") as stream:
+            stream.seek(start_of_data + start_of_tensor + start * row)
+            stream.readinto(data)
         if data:
             tensor = torch.frombuffer(data, dtype=dtype)
         else:

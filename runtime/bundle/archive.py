@@ -58,10 +58,10 @@ class _Entry:
 
     def local(self, start: int) -> bytes:
         """Return the header before the data, from byte `start` of the archive to the next page."""
-        wide = _zip64_extra(self.size, self.size)
-        padding = -(start + _LOCAL + len(self.name) + len(wide) + 6) % PAGE
-        extra = wide + struct.pack("<3H", _ALIGNMENT, 2 + padding, PAGE) + bytes(padding)
-        return b"PK\3\4" + self._common(wide, extra) + self.name + extra
+        zip64 = _zip64_extra(self.size, self.size)
+        padding = -(start + _LOCAL + len(self.name) + len(zip64) + 6) % PAGE
+        extra = zip64 + struct.pack("<3H", _ALIGNMENT, 2 + padding, PAGE) + bytes(padding)
+        return b"PK\3\4" + self._common(zip64, extra) + self.name + extra
 
     def central(self, start: int) -> bytes:
         """Return its place in the directory; `start` is that of the local header."""
@@ -70,36 +70,36 @@ class _Entry:
         rest = struct.pack("<3H2I", 0, 0, 0, _UNIX_FILE, min(start, _IN_ZIP64))
         return b"PK\1\2" + made_by + self._common(extra, extra) + rest + self.name + extra
 
-    def _common(self, wide: bytes, extra: bytes) -> bytes:
+    def _common(self, zip64: bytes, extra: bytes) -> bytes:
         """Return the fields that both kinds of header contain."""
         size = min(self.size, _IN_ZIP64)
-        values = _version(wide), _UTF8, 0, _MIDNIGHT, _FIRST_DAY, self.crc, size, size
+        values = _version(zip64), _UTF8, 0, _MIDNIGHT, _FIRST_DAY, self.crc, size, size
         return struct.pack("<5H3I2H", *values, len(self.name), len(extra))
 
 
 def _zip64_extra(*values: int) -> bytes:
     """Return the extra field for values of more than 32 bits; empty if there are none."""
-    wide = [value for value in values if value >= _IN_ZIP64]
-    if wide:
-        return struct.pack(f"<2H{len(wide)}Q", _ZIP64, 8 * len(wide), *wide)
+    large_values = [value for value in values if value >= _IN_ZIP64]
+    if large_values:
+        return struct.pack(f"<2H{len(large_values)}Q", _ZIP64, 8 * len(large_values), *large_values)
     return b""
 
 
-def _version(wide: bytes) -> int:
+def _version(zip64: bytes) -> int:
     """Return the version of the format that a program needs to read a header with this extra field."""
-    if wide:
+    if zip64:
         return 45
     return 20
 
 
 def _tail(central: bytes, count: int, start: int) -> bytes:
     """Return the bytes after the last member: the directory, which begins at byte `start`, and the end record."""
-    wide = b""
+    zip64 = b""
     if start >= _IN_ZIP64:
         counts = count, count, len(central), start
         record = b"PK\6\6", _ZIP64_END.size - 20 - 12, _UNIX | 45, 45, 0, 0, *counts
-        wide = _ZIP64_END.pack(*record, b"PK\6\7", 0, start + len(central), 1)
-    return central + wide + _END.pack(b"PK\5\6", 0, 0, count, count, len(central), min(start, _IN_ZIP64), 0)
+        zip64 = _ZIP64_END.pack(*record, b"PK\6\7", 0, start + len(central), 1)
+    return central + zip64 + _END.pack(b"PK\5\6", 0, 0, count, count, len(central), min(start, _IN_ZIP64), 0)
 
 
 def write_archive(file: BinaryIO, directory: Path, names: Sequence[str]) -> None:

@@ -145,8 +145,8 @@ def _read_manifest(file: File) -> bytes:
         return bytes(file.view()[: _LARGEST_FILE + 1])
     if file.exists() and not (file.is_file() or file.is_dir()):  # to open a named pipe may take forever
         raise BundleError(f"{file} is not a file: the bundle is damaged, copy or export it again")
-    with file.open("rb") as opened:
-        return opened.read(_LARGEST_FILE + 1)
+    with file.open("rb") as stream:
+        return stream.read(_LARGEST_FILE + 1)
 
 
 def _check_place(path: Path, directory: Path) -> None:

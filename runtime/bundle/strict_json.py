@@ -73,19 +73,19 @@ def parse(data: bytes, file: str, error: type[TxportError] = BundleError) -> dic
     return value
 
 
-def finite(value: Any, other: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return a value to write as JSON, with null for each number that is not finite; `other` converts other types."""
+def finite(value: Any, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Return a value to write as JSON, with null for each number that is not finite; `convert` converts other types."""
     if isinstance(value, dict):
-        return {name: finite(each, other) for name, each in value.items()}
+        return {name: finite(each, convert) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(each, other) for each in value]
+        return [finite(each, convert) for each in value]
     if isinstance(value, float):
         if math.isfinite(value):
             return value
         return None
     if isinstance(value, str | int | None):
         return value
-    return other(value)
+    return convert(value)
 
 
 def check_version(value: dict[str, Any], newest: int, file: str, what: str, remedy: str) -> None:

@@ -58,10 +58,10 @@ class Lines:
         lines: list[bytes] = []
         size = 0
         while len(lines) < maximum and size < _WINDOW_BYTES and not self.ended:
-            more = self._lines[self._position : self._position + maximum - len(lines)]
-            self._position += len(more)
-            lines += more
-            size += sum(map(len, more))
+            next_lines = self._lines[self._position : self._position + maximum - len(lines)]
+            self._position += len(next_lines)
+            lines += next_lines
+            size += sum(map(len, next_lines))
         return lines
 
     def skip(self, count: int) -> int:

@@ -64,10 +64,10 @@ class Part:
         names = sorted({*settings, *self.settings})
         for name in names:
             then = self.settings.get(name, "none")
-            now = settings.get(name, "none")
-            if then != now:
+            current = settings.get(name, "none")
+            if then != current:
                 raise InputError(
-                    f"{store.path(self.output)} was written with {name} {then}, now it is {now}: "
+                    f"{store.path(self.output)} was written with {name} {then}, now it is {current}: "
                     "use the same options, or choose another output directory"
                 )
 

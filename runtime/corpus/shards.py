@@ -53,9 +53,9 @@ class Shards(Collection[Pair]):
 
     def with_targets(self, change: Callable[[str], str]) -> "Shards":
         """Return the pairs with a function that changes each target when it is read."""
-        changed = self._copy()
-        changed._change_target = change
-        return changed
+        replaced = self._copy()
+        replaced._change_target = change
+        return replaced
 
     def _copy(self) -> "Shards":
         copy = Shards.__new__(Shards)

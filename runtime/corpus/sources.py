@@ -43,19 +43,19 @@ def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: 
         raise InputError(f"{path} is damaged, or ends too early ({error}): take another copy") from error
 
 
-def read_pairs(path: str, column: str, other: str) -> Iterator[list[tuple[object, object]]]:
+def read_pairs(path: str, column: str, target_column: str) -> Iterator[list[tuple[object, object]]]:
     """Yield two columns of a file of objects, in windows. Invalid values are a `Fault`, None or of another type."""
     form = form_of(path)
     if form.format == TEXT:
         raise InputError(f"{path} has no columns: give .jsonl or .parquet")
-    with opened(path, form, column, (other,)) as source:
+    with opened(path, form, column, (target_column,)) as source:
         while len(raw := source.take(_ROWS)):
             rows = source.decode(raw, "skip")
             if isinstance(rows.copied, list):
-                targets: list[object] = [row.get(other) for row in rows.copied]
+                targets: list[object] = [row.get(target_column) for row in rows.copied]
             else:
                 assert rows.copied is not None  # both formats copy the other column
-                targets = parquet().texts_of(rows.copied.column(other), "skip")
+                targets = parquet().texts_of(rows.copied.column(target_column), "skip")
             yield list(zip(rows.texts, targets, strict=True))
 
 

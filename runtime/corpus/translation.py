@@ -47,9 +47,9 @@ class Translate:
         if "error" in self._columns:
             raise InputError("error is the column of errors: name the translation otherwise")
         self.kinds = {**{name: column.kind for name, column in self._columns.items()}, "error": "text"}
-        changed = {name: value for name, value in asdict(options).items() if value != getattr(DEFAULTS, name)}
+        set_options = {name: value for name, value in asdict(options).items() if value != getattr(DEFAULTS, name)}
         self.settings = {**bundle_settings(bundle), "target": target, "ids": str(ids)}
-        self.settings |= {name: str(value) for name, value in changed.items()}
+        self.settings |= {name: str(value) for name, value in set_options.items()}
         self.tokens = 0
         self.counts: Counter[str] = Counter()
 

@@ -79,10 +79,10 @@ class CudaDevice:
     def create_event(self) -> "_Event":
         return _Event(self._stream)
 
-    def host_buffer(self, size: int, used: Event) -> npt.NDArray[Any]:
+    def host_buffer(self, size: int, last_use: Event) -> npt.NDArray[Any]:
         address = int(_call_checked("cuMemHostAlloc", size, 0))
         memory = (ctypes.c_uint8 * size).from_address(address)
-        _destroy_with(memory, functools.partial(_free_host, used), address)
+        _destroy_with(memory, functools.partial(_free_host, last_use), address)
         return np.ctypeslib.as_array(memory)
 
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
@@ -265,10 +265,10 @@ def _destroy_all(destroy: Callable[[Any], Any], handles: Iterable[Any]) -> None:
         destroy(handle)
 
 
-def _free_host(used: Event, address: int) -> None:
+def _free_host(last_use: Event, address: int) -> None:
     """Free page-locked memory after waiting for copies, since CUDA does not guarantee that freeing waits for them."""
     with suppress(EngineError):  # a failed device does no work
-        used.synchronize()
+        last_use.synchronize()
     cuda.cuMemFreeHost(address)
 
 

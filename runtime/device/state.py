@@ -62,8 +62,10 @@ class DeviceState(DecoderState):
             for stack in buffers.sources:
                 stack.clear(device, row, count)
             device.copy(bias, Buffer(buffers.masked), count * buffers.bias_row)
-        for to, of in zip(buffers.sources, memory.sources, strict=True):
-            device.copy(to.row_buffer(row), of.row_buffer(memory_row), of.line, count * of.heads, len(of.names))
+        for to, source in zip(buffers.sources, memory.sources, strict=True):
+            device.copy(
+                to.row_buffer(row), source.row_buffer(memory_row), source.line, count * source.heads, len(source.names)
+            )
         bias_row = memory.width * buffers.float_size
         device.copy(bias, Buffer(memory.bias + memory_row * bias_row, bias_row), bias_row, count)
 
@@ -179,8 +181,14 @@ def _copy_run(old: StepBuffers, new: StepBuffers, source: int, target: int, coun
         new.caches.clear(device, target, count)
     length = min(old.caches.line, new.caches.line)
     device.copy(new.caches.row_buffer(target), old.caches.row_buffer(source), length, lines, planes)
-    for to, of in zip(new.sources, old.sources, strict=True):
-        device.copy(to.row_buffer(target), of.row_buffer(source), of.line, count * of.heads, len(of.names))
+    for new_stack, old_stack in zip(new.sources, old.sources, strict=True):
+        device.copy(
+            new_stack.row_buffer(target),
+            old_stack.row_buffer(source),
+            old_stack.line,
+            count * old_stack.heads,
+            len(old_stack.names),
+        )
     bias = Buffer(new.bias + target * new.bias_row), Buffer(old.bias + source * old.bias_row)
     device.copy(*bias, count * old.bias_row)
 

@@ -48,8 +48,8 @@ def _files() -> list[Path]:
         folders = list(packages.submodule_search_locations or ())
     else:
         folders = []
-    built = _built_for() or "*"
-    names = [f"{name}.so.{built if name in _NUMBERED_AS_CUDA else '*'}" for name in _LIBRARIES]
+    version = _built_for() or "*"
+    names = [f"{name}.so.{version if name in _NUMBERED_AS_CUDA else '*'}" for name in _LIBRARIES]
     return [file for name in names for folder in folders for file in sorted(Path(folder).glob(f"*/lib/{name}"))]
 
 
@@ -76,16 +76,16 @@ def _built_for() -> int | None:
 
 def why_no_cuda(reason: str = "") -> str:
     """Return the reason why the provider did not start although all libraries exist: the driver, or its message."""
-    built = _built_for()
+    version = _built_for()
     gpu = find_gpu()
-    if built is None or isinstance(gpu, str) or (supported := int(gpu.driver.partition(".")[0])) >= built:
+    if version is None or isinstance(gpu, str) or (supported := int(gpu.driver.partition(".")[0])) >= version:
         return f"{reason}, check the driver with nvidia-smi".removeprefix(", ")
-    if built in _DRIVERS:
-        newer = f"to {_DRIVERS[built]} or newer"
+    if version in _DRIVERS:
+        newer = f"to {_DRIVERS[version]} or newer"
     else:
         newer = "to a newer one"
     return (
-        f"ONNX Runtime {onnxruntime.__version__} is built for CUDA {built} and the NVIDIA driver supports CUDA "
+        f"ONNX Runtime {onnxruntime.__version__} is built for CUDA {version} and the NVIDIA driver supports CUDA "
         f"{gpu.driver} at most: update the driver {newer}, or install an onnxruntime-gpu for CUDA {supported}"
     )
 

@@ -127,14 +127,14 @@ def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVe
     target = record.gpu
     capabilities = ", ".join(target.compute_capabilities)
     is_match = False
-    more = ""
+    size = ""
     detail = ""
     if target.compatibility == "exact":
         if (target.name, target.compute_capabilities) == (gpu.name, (gpu.compute_capability,)):
             is_match = target.multiprocessors == gpu.multiprocessors
-            more = f" of {target.multiprocessors} multiprocessors"
+            size = f" of {target.multiprocessors} multiprocessors"
             detail = f" of {gpu.multiprocessors}"
-        requirement = f"{target.name} ({capabilities}){more}"
+        requirement = f"{target.name} ({capabilities}){size}"
     elif target.compatibility == "same_compute_capability":
         is_match = gpu.compute_capability in target.compute_capabilities
         requirement = f"compute capability {capabilities}"
@@ -149,11 +149,11 @@ def misfit(record: BuildRecord, manifest: Manifest, gpu: Gpu, library: LibraryVe
 def _version_fits(record: BuildRecord, library: LibraryVersion) -> bool:
     if record.library == library:
         return True
-    built = _numbers(record.library.version)
-    installed = _numbers(library.version)
+    version_built = _numbers(record.library.version)
+    version_installed = _numbers(library.version)
     # NVIDIA promises version compatibility only within a major version, and only for later ones.
-    same = record.library.name == library.name and built[0] == installed[0]
-    return record.version_compatible and same and installed >= built
+    is_same_major = record.library.name == library.name and version_built[0] == version_installed[0]
+    return record.version_compatible and is_same_major and version_installed >= version_built
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -191,8 +191,8 @@ def find_library() -> Path | None:
             return Path(path)
         return None
     root = Path(__file__).parents[2]
-    beside = [Path(__file__).with_name(LIBRARY), *(root / folder / LIBRARY for folder in _BUILT)]
-    return next((file for file in beside if file.is_file()), None)
+    candidates = [Path(__file__).with_name(LIBRARY), *(root / folder / LIBRARY for folder in _BUILT)]
+    return next((file for file in candidates if file.is_file()), None)
 
 
 def missing() -> str | None:
@@ -253,16 +253,16 @@ class NativeEngine:
             raise MissingLibrary(f"the fused engine cannot be used: {missing()}")
         self.library = library = _load(file)
         options = _Options(struct_size=ctypes.sizeof(_Options), threads=threads, many=concurrent)
-        opened = c_void_p()
+        handle = c_void_p()
         facts = _Facts(struct_size=ctypes.sizeof(_Facts))
         name = c_char_p()
         files = files_of(bundle)
         with _weights(files, manifest) as weights:
             model = _Model.of(files, manifest, weights)
-            check(library, library.txport_engine_create(byref(model), byref(options), byref(opened)))
-        self.handle = Handle(opened, library.txport_engine_close)
-        check(library, library.txport_engine_get_facts(opened, byref(facts)))
-        check(library, library.txport_engine_name(opened, byref(name)))
+            check(library, library.txport_engine_create(byref(model), byref(options), byref(handle)))
+        self.handle = Handle(handle, library.txport_engine_close)
+        check(library, library.txport_engine_get_facts(handle, byref(facts)))
+        check(library, library.txport_engine_name(handle, byref(name)))
         self.name = (name.value or b"").decode()
         self.limits = Limits(facts.batch, facts.source, facts.target)
         self.tokens = SpecialTokens(facts.pad, facts.unk, facts.bos, facts.eos)

@@ -124,9 +124,9 @@ class NativeBeams:
         return NativeHypotheses(self._library, Handle(handle, self._library.txport_hypotheses_free))
 
     def search(
-        self, state: NativeState, sentences: Sequence[NativeHypotheses | None], more: int
+        self, state: NativeState, sentences: Sequence[NativeHypotheses | None], max_steps: int
     ) -> tuple[int, list[bool]]:
-        """Choose tokens after a step has been read, and run up to `more` further steps until a sentence is done.
+        """Choose tokens after a step has been read, and run up to `max_steps` further steps until a sentence is done.
 
         Returns:
             the new tokens of each hypothesis, and whether each sentence is done.
@@ -135,7 +135,7 @@ class NativeBeams:
         steps = c_int64()
         handles = (c_void_p * count)(*(None if each is None else each.handle.value.value for each in sentences))
         done = np.empty(count, np.bool_)
-        arguments = self._handle.value, count, handles, more, byref(steps), address(done)
+        arguments = self._handle.value, count, handles, max_steps, byref(steps), address(done)
         check(self._library, self._library.txport_state_search(state.handle.value, *arguments))
         return steps.value, done.tolist()
 
@@ -172,10 +172,10 @@ class NativeBeamSearch:
         self.rows = search.beam
         # Rules may ban some of the best candidates, so a few more are needed.
         if search.rules.change_scores:
-            more = search.beam
+            spare = search.beam
         else:
-            more = 0
-        self.top = min(candidate_count(search, Constraints(search.rules, engine.tokens)) + more, engine.vocabulary)
+            spare = 0
+        self.top = min(candidate_count(search, Constraints(search.rules, engine.tokens)) + spare, engine.vocabulary)
 
     def slot(self, index: int, request: Request, limit: int) -> Slot:
         """Return the slot of a request."""

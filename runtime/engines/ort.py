@@ -54,9 +54,9 @@ class OrtEngine:
         self._cross = [tensor for tensor in manifest.encoder.outputs if tensor.name in names]
         self._session_of = partial(open_session, bundle, threads=threads, providers=[CPU])
         self._encoder = self._session_of(manifest.encoder)
-        opened = open_step(manifest, lowerings or manifest.lowerings, self._session_of)
-        self.step_graph, self.step_session = opened
-        self._steps = OrtSteps(*opened, manifest.tokens)
+        step = open_step(manifest, lowerings or manifest.lowerings, self._session_of)
+        self.step_graph, self.step_session = step
+        self._steps = OrtSteps(*step, manifest.tokens)
         self.name = f"ONNX Runtime {onnxruntime.__version__} on cpu, lowering {self.step_graph.lowering}"
 
     def encode(self, input_ids: Sources, source_lengths: Int64) -> Buffers:

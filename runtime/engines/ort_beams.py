@@ -107,9 +107,9 @@ class OrtBeams(OrtState):
         for name in [name for name in self._buffers if is_cache(name) or name == "slot_positions"]:
             old = self._buffers[name]
             axis = min(2, old.ndim - 1)
-            more = [(0, 0)] * old.ndim
-            more[axis] = (0, WINDOW * self._beams)
-            self._buffers[name] = np.pad(old, more)
+            padding = [(0, 0)] * old.ndim
+            padding[axis] = (0, WINDOW * self._beams)
+            self._buffers[name] = np.pad(old, padding)
         self._bind()
 
     def _advance(self) -> None:

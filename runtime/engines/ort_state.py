@@ -125,9 +125,9 @@ class OrtState(DecoderState):
 
     def _clear(self, rows: list[int]) -> None:
         for row in rows:
-            used = self._used([row])
+            used_length = self._used([row])
             for name in filter(is_cache, self._buffers):
-                self._buffers[name][row, :, :used] = 0
+                self._buffers[name][row, :, :used_length] = 0
 
     def _used(self, rows: list[int] | slice) -> int:
         """Return the number of cache positions that the longest of these entries has used (the third axis)."""
@@ -214,23 +214,25 @@ class OrtState(DecoderState):
 
         Values of an earlier, longer sentence are overwritten as well: see `place`.
         """
-        to = [index for index, row in enumerate(sources) if index != row]
-        of = [sources[index] for index in to]
-        if not to:
+        target_rows = [index for index, row in enumerate(sources) if index != row]
+        moved_rows = [sources[index] for index in target_rows]
+        if not target_rows:
             return
-        used = self._used([*to, *of])
+        used_length = self._used([*target_rows, *moved_rows])
         cross_pairs = [
-            pair for pair in zip(to, of, strict=True) if self._sentences[pair[0]] != self._sentences[pair[1]]
+            pair
+            for pair in zip(target_rows, moved_rows, strict=True)
+            if self._sentences[pair[0]] != self._sentences[pair[1]]
         ]
         cross_to, cross_of = map(list, zip(*cross_pairs, strict=True)) if cross_pairs else ([], [])
         for name, buffer in self._buffers.items():
             if is_cache(name):
-                buffer[to, :, :used] = buffer[of, :, :used]
+                buffer[target_rows, :, :used_length] = buffer[moved_rows, :, :used_length]
             elif is_cross(name):
                 buffer[cross_to] = buffer[cross_of]
             elif name in STATE:
-                buffer[to] = buffer[of]
-        self._sentences[to] = self._sentences[of]
+                buffer[target_rows] = buffer[moved_rows]
+        self._sentences[target_rows] = self._sentences[moved_rows]
 
     def _allocated(self, count: int, target: int) -> "OrtState":
         """Return a new state of this number of entries, with the same outputs."""
@@ -245,10 +247,10 @@ class OrtState(DecoderState):
             new._take_over(self._buffers)
         elif "cross_bias" in self._buffers:
             new._take_over(self._steps.cross(len(sources), self.source))
-        used = min(self._used(slice(None)), min(self.target, target) * self._beams)
+        used_length = min(self._used(slice(None)), min(self.target, target) * self._beams)
         for name, buffer in self._buffers.items():
             if is_cache(name):
-                new._buffers[name][:, :, :used] = buffer[selected, :, :used]
+                new._buffers[name][:, :, :used_length] = buffer[selected, :, :used_length]
             elif name in STATE or (is_cross(name) and not isinstance(selected, slice)):
                 new._buffers[name][:] = buffer[selected]
         new._clean = self._clean

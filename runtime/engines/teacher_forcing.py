@@ -178,6 +178,6 @@ class TeacherForcing:
         with self._lock:
             if graph.name not in self._sessions:
                 providers: Sequence[Provider] = [CPU] if self._on_cpu else providers_of("cuda")
-                opened = open_session(self._bundle, graph, threads=self._threads, providers=providers)
-                self._sessions[graph.name] = opened
+                session = open_session(self._bundle, graph, threads=self._threads, providers=providers)
+                self._sessions[graph.name] = session
             return self._sessions[graph.name]

@@ -326,10 +326,10 @@ def _opened(name: str, library: LibraryVersion) -> TensorRt:
     """
     module = importlib.import_module(name)
     messages = list[str]()
-    opened = TensorRt(module, library, messages, _logger(module, messages))
-    if opened.numbers < _OLDEST and not opened.is_rtx:
+    tensorrt = TensorRt(module, library, messages, _logger(module, messages))
+    if tensorrt.numbers < _OLDEST and not tensorrt.is_rtx:
         raise MissingLibrary(f"{library} is too old: install TensorRT 8.6 or later")
-    return opened
+    return tensorrt
 
 
 def _logger(module: Any, messages: list[str]) -> Any:

@@ -148,7 +148,7 @@ class TrtProgram:
 
     def _open(self, directory: Path, file: EngineFile, version_compatible: bool, graph: Graph) -> Any:
         path = directory / file.file
-        with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             self._tensorrt.messages.clear()
             runtime, engine = self._tensorrt.open_engine(data, version_compatible)
         if engine is None:

@@ -356,8 +356,8 @@ class Events(Response):
 _EVENT_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 
 
-def _health(good: bool, otherwise: str) -> Response:
-    if good:
+def _health(is_healthy: bool, otherwise: str) -> Response:
+    if is_healthy:
         return JSONResponse({"status": "ok"})
     return JSONResponse({"error": otherwise}, 503)
 
@@ -370,7 +370,7 @@ def page() -> tuple[str, str]:
     text = files("txport.runtime.serve").joinpath("page.html").read_text(encoding="utf-8")
     hashes = []
     for tag in ("style", "script"):
-        ((inside),) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-        hashes.append(f"{tag}-src 'sha256-{b64encode(hashlib.sha256(inside.encode()).digest()).decode()}'")
+        ((content),) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        hashes.append(f"{tag}-src 'sha256-{b64encode(hashlib.sha256(content.encode()).digest()).decode()}'")
     rest = "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     return text, f"default-src 'none'; {'; '.join(hashes)}; {rest}"

@@ -298,7 +298,7 @@ def _digest(package: Path) -> str:
             if not file.is_file():
                 continue
             digest.update(f"{file.relative_to(package)}\0{file.stat().st_size}\0".encode())
-            with file.open("rb") as opened:
-                while block := opened.read(MEBIBYTE):
+            with file.open("rb") as stream:
+                while block := stream.read(MEBIBYTE):
                     digest.update(block)
     return digest.hexdigest()[:16]

@@ -49,7 +49,7 @@ class _Queues:
 
     def collect(self) -> Iterator[Metric]:
         label = ["model"]
-        loaded = GaugeMetricFamily("txport_model_loaded", "Whether a model is loaded.", labels=label)
+        is_loaded = GaugeMetricFamily("txport_model_loaded", "Whether a model is loaded.", labels=label)
         loads = CounterMetricFamily("txport_model_loads", "How often a model was loaded.", labels=label)
         weights = GaugeMetricFamily("txport_model_bytes", "Size of a model's weights.", labels=label)
         waiting = GaugeMetricFamily("txport_queue_sentences", "Sentences without an answer.", labels=label)
@@ -59,7 +59,7 @@ class _Queues:
         for model in self._models:
             name = [model.name]
             open_one = model.loaded
-            loaded.add_metric(name, open_one is not None)
+            is_loaded.add_metric(name, open_one is not None)
             loads.add_metric(name, model.loads)
             weights.add_metric(name, model.bytes)
             max_rows.add_metric(name, model.manifest.limits.batch)
@@ -68,4 +68,4 @@ class _Queues:
                 waiting.add_metric(name, load.unanswered)
                 steps.add_metric(name, load.steps)
                 rows.add_metric(name, load.rows)
-        yield from (loaded, loads, weights, waiting, steps, rows, max_rows)
+        yield from (is_loaded, loads, weights, waiting, steps, rows, max_rows)

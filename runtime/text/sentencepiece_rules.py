@@ -189,10 +189,10 @@ class _Table:
             places, rules = self._after(self._order[starts + np.arange(starts.size)], np.repeat(rules, counts))
         raise _Refusal("has a normalisation table whose rules have no end")
 
-    def _after(self, reached: Units, rules: Units) -> tuple[Units, Units]:
+    def _after(self, indices: Units, rules: Units) -> tuple[Units, Units]:
         """Return the places after these units, without duplicates, and the most rules on a path to each place."""
-        places = reached ^ self._offsets[reached]
-        matches = self._units[reached] & _LEAF != 0
+        places = indices ^ self._offsets[indices]
+        matches = self._units[indices] & _LEAF != 0
         leaves = places[matches]
         if (leaves >= self._units.size).any() or (self._units[leaves] & _VALUES >= self._text).any():
             raise _Refusal("has a normalisation table that leads out of itself")

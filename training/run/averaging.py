@@ -26,8 +26,8 @@ class LastValidations(ModelCheckpoint):
     def states(self, last: Path) -> list[dict[str, Any]]:
         """Load the states to average, oldest first: the last validations, then the last state of the run, `last`."""
         files = [Path(file) for file in self.best_k_models if Path(file).exists()]
-        loaded = (torch.load(file, map_location="cpu", weights_only=True) for file in [*files, last])
-        by_step = {state["global_step"]: state for state in loaded}
+        states = (torch.load(file, map_location="cpu", weights_only=True) for file in [*files, last])
+        by_step = {state["global_step"]: state for state in states}
         return [by_step[step] for step in sorted(by_step)][-self.save_top_k :]
 
 

@@ -20,9 +20,9 @@ def decode(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], watch
     """Translate all sentences, in order."""
     done = 0
 
-    def advance(more: int) -> None:
+    def advance(count: int) -> None:
         nonlocal done
-        done += more
+        done += count
         watch(done, len(sentences))
 
     advance(0)

@@ -49,11 +49,11 @@ def check_weights(trainer: Trainer, interruption: Interruption) -> None:
         raise _diverged(trainer, interruption, f"a weight after step {trainer.global_step}", math.nan)
 
 
-def _on_all(trainer: Trainer, good: bool) -> bool:
+def _on_all(trainer: Trainer, is_finite: bool) -> bool:
     """Return whether the check passed on all devices. So all processes end together, instead of in a deadlock."""
     if trainer.world_size > 1:
-        return trainer.strategy.reduce_boolean_decision(good, all=True)
-    return good
+        return trainer.strategy.reduce_boolean_decision(is_finite, all=True)
+    return is_finite
 
 
 def _diverged(trainer: Trainer, interruption: Interruption, quantity: str, value: float) -> BaseException:

@@ -72,10 +72,10 @@ class TargetReached(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         value = float(trainer.callback_metrics[self._monitor])
         if self._falling:
-            good = value <= self._target
+            is_reached = value <= self._target
         else:
-            good = value >= self._target
-        if good:
+            is_reached = value >= self._target
+        if is_reached:
             self._in_a_row = self._in_a_row + 1
         else:
             self._in_a_row = 0

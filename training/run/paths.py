@@ -93,9 +93,9 @@ class RunPaths:
         if not (self.end.exists() and self.checkpoint.exists()):
             return
         end = json.loads(self.end.read_bytes())
-        now = getattr(options, end["by"])
+        limit = getattr(options, end["by"])
         then = end["limit"]
-        if now is not None and now <= then:
+        if limit is not None and limit <= then:
             steps = f"{end['steps']:,} step{'' if end['steps'] == 1 else 's'}"
             raise Finished(f"the run is finished ({steps}, BLEU {end['bleu']:.2f}): raise {end['by']} to continue")
 

@@ -73,9 +73,9 @@ class Start:
 
     def tokenizer(self) -> TextTokenizer:
         """Return the tokenizer, ready for encoding."""
-        opened = open_tokenizer(self.directory, self.description, self.config.vocabularies)
-        assert not isinstance(opened, IdsOnly)
-        return opened
+        tokenizer = open_tokenizer(self.directory, self.description, self.config.vocabularies)
+        assert not isinstance(tokenizer, IdsOnly)
+        return tokenizer
 
     def keep(self, run: Path) -> None:
         """Copy the files for `read` to the directory of a run: a resumed run does not read the checkpoint again."""
@@ -99,16 +99,16 @@ def check_fit(tokenizer: TextTokenizer, unk: int, pairs: Collection[Pair], check
     Raises:
         InputError: too many pieces on one side are unknown, or the checkpoint does not have a necessary language.
     """
-    every = list(islice(pairs, 0, None, max(1, len(pairs) // LOOKED_AT)))
+    sample = list(islice(pairs, 0, None, max(1, len(pairs) // LOOKED_AT)))
     for side in (0, 1):
         name = ("source", "target")[side]
         encode_side = (lambda text: tokenizer.encode_source(text)[0], tokenizer.encode_prefix)[side]
-        ids = [token for pair in every for token in encode_side(pair[side])]
+        ids = [token for pair in sample for token in encode_side(pair[side])]
         share = ids.count(unk) / max(1, len(ids))
         if share > MAX_UNKNOWN:
             raise InputError(
                 f"the tokenizer of {checkpoint} lacks {100 * share:.0f}% of the pieces of the corpus' {name} "
-                f"texts, for example in {_example(every, side, unk, encode_side)!r}: fine-tune a checkpoint of these "
+                f"texts, for example in {_example(sample, side, unk, encode_side)!r}: fine-tune a checkpoint of these "
                 "languages, swap source and target if they are reversed, or train a new model without --from"
             )
 

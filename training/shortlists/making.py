@@ -51,10 +51,10 @@ def make(links: Links, always: Sequence[int] | Int64, manifest: Manifest, candid
     more_sources, more_targets = same.best(1)
     keys = np.append(sources, more_sources) * model.target_vocabulary + np.append(targets, more_targets)
     sources, targets = np.divmod(np.unique(keys), model.target_vocabulary)
-    every = np.unique(np.append(np.asarray(always, np.int64), manifest.tokens.eos))
-    is_candidate = ~np.isin(targets, every)
+    frequent_ids = np.unique(np.append(np.asarray(always, np.int64), manifest.tokens.eos))
+    is_candidate = ~np.isin(targets, frequent_ids)
     starts = np.searchsorted(sources[is_candidate], np.arange(model.source_vocabulary + 1))
-    return Shortlist(every, starts, targets[is_candidate], model.target_vocabulary)
+    return Shortlist(frequent_ids, starts, targets[is_candidate], model.target_vocabulary)
 
 
 @dataclass(frozen=True)

@@ -144,12 +144,12 @@ def _announce(options: TrainingOptions, batches: int, sentences: int, foreseen: 
     }
     until = " or ".join(f"{value:g} {unit}{'s' * (value != 1)}" for unit, value in ends.items() if value)
     if options.validate_every:
-        every = f"every {plural(options.validate_every, 'step')}"
+        interval = f"every {plural(options.validate_every, 'step')}"
     else:
-        every = f"at most {MAX_VALIDATIONS + 1} times"
+        interval = f"at most {MAX_VALIDATIONS + 1} times"
     _log.info(
         "%s an epoch; validates %s, on %s; ends after %s%s%s",
-        plural(steps, "step"), every, plural(sentences, "sentence"), until,
+        plural(steps, "step"), interval, plural(sentences, "sentence"), until,
         ", the test included" if options.max_minutes else "",
         "" if foreseen is None else f"; about {plural(round(foreseen), 'step')}",
     )  # fmt: skip

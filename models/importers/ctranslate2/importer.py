@@ -87,8 +87,8 @@ def import_ctranslate2(path: Path, options: ImportOptions) -> Imported:
     plan.check(ours)
     notes = _notes(model, ours, vocabularies)
     texts = Texts(file.parent, vocabularies, ids.swaps, ours)
-    tokenizer, more = model_tokenizer(texts, options)
-    return Imported("ctranslate2", ours, plan, tokenizer, notes + more)
+    tokenizer, tokenizer_notes = model_tokenizer(texts, options)
+    return Imported("ctranslate2", ours, plan, tokenizer, notes + tokenizer_notes)
 
 
 def _model(

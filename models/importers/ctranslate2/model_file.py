@@ -71,9 +71,9 @@ class Variable:
         count = max(0, min(stop, self.shape[0] if self.shape else 1) - start)
         row = math.prod(self.shape[1:]) * self.dtype.itemsize
         data = bytearray(count * row)
-        with self.file.open("rb") as opened:
-            opened.seek(self.offset + start * row)
-            if opened.readinto(data) != len(data):
+        with self.file.open("rb") as stream:
+            stream.seek(self.offset + start * row)
+            if stream.readinto(data) != len(data):
                 raise CheckpointError(f"{self.file} was changed while it was read: import it again")
         values = torch.frombuffer(data, dtype=self.dtype) if data else torch.empty(0, dtype=self.dtype)
         return values.reshape((count, *self.shape[1:]) if self.shape else ())
@@ -85,13 +85,13 @@ def is_model_file(file: Path) -> bool:
     The first name is that of the specification, or in version 1 that of a variable, such as transformer/encoder/...
     """
     try:
-        with file.open("rb") as opened:
-            (version,) = _NUMBER.unpack(opened.read(_NUMBER.size))
+        with file.open("rb") as stream:
+            (version,) = _NUMBER.unpack(stream.read(_NUMBER.size))
             variables = 1
             if version == 1:
-                (variables,) = _NUMBER.unpack(opened.read(_NUMBER.size))
-            (length,) = _LENGTH.unpack(opened.read(_LENGTH.size))
-            name = opened.read(min(length, _MAX_NAME))
+                (variables,) = _NUMBER.unpack(stream.read(_NUMBER.size))
+            (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
+            name = stream.read(min(length, _MAX_NAME))
     except (OSError, struct.error):
         return False
     if len(name) != length or not name.endswith(b"\0"):
@@ -106,15 +106,15 @@ class FieldReader:
 
     Args:
         file: where it is, for messages.
-        opened: the file.
+        stream: the file.
         size: its size in bytes.
     """
 
-    def __init__(self, file: Path, opened: BinaryIO, size: int) -> None:
+    def __init__(self, file: Path, stream: BinaryIO, size: int) -> None:
         self.file = file
         self.size = size
         self.position = 0
-        self._opened = opened
+        self._opened = stream
 
     def take(self, size: int, what: str) -> bytes:
         """Return the next bytes."""
@@ -165,10 +165,10 @@ def read_model_file(file: Path, other_models: Mapping[str, str]) -> ModelFile:
         CheckpointError: it is missing, damaged, of another version, or of another kind of model.
     """
     try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, 2)
-            opened.seek(0)
-            return _read(FieldReader(file, opened, size), other_models)
+        with file.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(0)
+            return _read(FieldReader(file, stream, size), other_models)
     except OSError as error:
         raise CheckpointError(f"{file} is missing or cannot be read ({error.strerror}): copy it too") from None
 

@@ -207,9 +207,10 @@ def _languages(texts: Texts, options: ImportOptions, *, required: bool) -> tuple
     ]
     source = defaults[0] or next((name for name in ENGLISH if name in tables[0]), None)
     if defaults[1] is None or (source is None and tables[0]):
-        some = ", ".join(sorted(tables[1])[:4])
+        examples = ", ".join(sorted(tables[1])[:4])
         raise InputError(
-            f"{texts.directory} has tokens of many languages ({some} ...): set --source-language and --target-language"
+            f"{texts.directory} has tokens of many languages ({examples} ...): set --source-language and "
+            "--target-language"
         )
     before: Affix = (SOURCE_LANGUAGE,) if tables[0] else ()
     return before, (TARGET_LANGUAGE,), Languages(tables[0], tables[1], source, defaults[1], False)

@@ -62,9 +62,10 @@ def import_eole(directory: Path, options: ImportOptions) -> Imported:
     tokenizer = TokenizerParts(TokenizerDescription("none", None, None, (), (), (), None))
     if options.tokenizer:
         steps = Settings(model.file, fields).optional("transforms", list) or []
-        if other := [step for step in steps if step in _OTHER_TOKENS]:
+        if unsupported := [step for step in steps if step in _OTHER_TOKENS]:
             raise CheckpointError(
-                f"{model.file}: texts are split by {other[0]}, which is not supported: give --no-tokenizer, and ids"
+                f"{model.file}: texts are split by {unsupported[0]}, which is not supported: give --no-tokenizer, "
+                "and ids"
             )
         transforms = Settings(model.file, fields).optional("transforms_configs", dict) or {}
         options_of_transform = transforms.get("sentencepiece")
@@ -86,8 +87,8 @@ def _tensors(directory: Path) -> dict[str, Stored]:
         raise CheckpointError(f"{directory} lacks model.{_gap(numbers):02}.safetensors: copy all parts of the weights")
     for file in files:
         part = read_safetensors(file)
-        if twice := sorted(part.keys() & tensors.keys()):
-            raise CheckpointError(f"{file} contains {twice[0]}, which another part of the weights also contains")
+        if repeated := sorted(part.keys() & tensors.keys()):
+            raise CheckpointError(f"{file} contains {repeated[0]}, which another part of the weights also contains")
         tensors |= part
     if packed := [name for name in tensors if name.endswith(("qweight", "qzeros", "absmax", "weight_format"))]:
         raise CheckpointError(f"{directory} has quantised weights ({packed[0]}), which are not supported")
@@ -210,5 +211,5 @@ def _position_fields(model: Model) -> dict[str, Any]:
             "position_tables": "layer",
             **fields,
         }
-    some = ", ".join((*SINUSOIDS, "Learned", "Rotary", "Relative with relative_positions_buckets"))
-    raise CheckpointError(f"{model.file}: position_encoding_type = {kind} is not supported; there are {some}")
+    supported = ", ".join((*SINUSOIDS, "Learned", "Rotary", "Relative with relative_positions_buckets"))
+    raise CheckpointError(f"{model.file}: position_encoding_type = {kind} is not supported; there are {supported}")

@@ -95,9 +95,9 @@ def _stored(
             array = array[start:stop]
         return torch.from_numpy(array)
 
-    with archive.open(member) as opened:
-        shape, dtype = _header(file, member.filename, opened)
-        length = opened.tell() + dtype.itemsize * int(np.prod(shape, dtype=object))
+    with archive.open(member) as stream:
+        shape, dtype = _header(file, member.filename, stream)
+        length = stream.tell() + dtype.itemsize * int(np.prod(shape, dtype=object))
     if length != member.file_size:
         raise CheckpointError(
             f"{file}: {member.filename} has {member.file_size:,} bytes, but an array of shape {shape} needs "
@@ -106,11 +106,11 @@ def _stored(
     return Stored(shape, _TYPES.get(dtype.name), read, (file, member.filename))
 
 
-def _header(file: Path, name: str, opened: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _header(file: Path, name: str, stream: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and the type of an array."""
     try:
-        version = npy.read_magic(opened)
-        shape, fortran, dtype = _READERS[version](opened)
+        version = npy.read_magic(stream)
+        shape, fortran, dtype = _READERS[version](stream)
     except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError, TokenError):
         raise CheckpointError(f"{file}: {name} is not an array of NumPy's: copy the file again") from None
     if dtype.hasobject:
@@ -122,9 +122,9 @@ def _header(file: Path, name: str, opened: Any) -> tuple[tuple[int, ...], np.dty
 
 def _array(file: Path, name: str) -> np.ndarray[Any, Any]:
     try:
-        with zipfile.ZipFile(file) as archive, archive.open(name) as opened:
-            array: np.ndarray[Any, Any] = npy.read_array(opened, allow_pickle=False)
-            opened.read()  # to its end, where zipfile compares checksums
+        with zipfile.ZipFile(file) as archive, archive.open(name) as stream:
+            array: np.ndarray[Any, Any] = npy.read_array(stream, allow_pickle=False)
+            stream.read()  # to its end, where zipfile compares checksums
     except Exception as error:  # of zlib, of lzma, of NumPy: each has its own
         raise CheckpointError(f"{file}: {name} cannot be read ({error}): copy the file again") from None
     return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -57,15 +57,15 @@ class _Header:
 def is_binary(file: Path) -> bool:
     """Return whether a file is one of marian-conv's."""
     try:
-        with file.open("rb") as opened:
-            return begins_binary(opened)
+        with file.open("rb") as stream:
+            return begins_binary(stream)
     except OSError:
         return False
 
 
-def begins_binary(opened: IO[bytes]) -> bool:
+def begins_binary(stream: IO[bytes]) -> bool:
     """Return whether an open file begins as those of marian-conv do."""
-    start = opened.read(_START)
+    start = stream.read(_START)
     return start[:8] == _VERSION.to_bytes(8, "little") and CONFIG.encode() in start
 
 
@@ -76,10 +76,10 @@ def read_binary(file: Path) -> Weights:
         CheckpointError: it is damaged, hostile, or prepared for the registers of a processor.
     """
     try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, 2)
-            opened.seek(0)
-            return _read(FieldReader(file, opened, size))
+        with file.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(0)
+            return _read(FieldReader(file, stream, size))
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read ({error.strerror}): copy it again") from None
 

@@ -75,8 +75,8 @@ def _is_member(archive: zipfile.ZipFile, name: str) -> bool:
     """Return whether a file of an archive contains weights of Marian's."""
     if not name.endswith(".bin"):
         return name.endswith(".npz")
-    with archive.open(name) as opened:
-        return begins_binary(opened)
+    with archive.open(name) as stream:
+        return begins_binary(stream)
 
 
 def find_files(path: Path) -> ModelFiles:

@@ -57,7 +57,7 @@ def import_annotated(path: Path, options: ImportOptions) -> Imported:
     stored = read_tensors(file)
     prefix = prefix_of(stored, MARK, file, "the annotated Transformer")
     # The versions of 2018 and 2022 add epsilon to the deviation, the version with the name gamma to the variance.
-    inside = any(name.endswith(".gamma") for name in stored)
+    has_gamma = any(name.endswith(".gamma") for name in stored)
     plan = ImportPlan({_todays_name(name.removeprefix(prefix)): tensor for name, tensor in stored.items()}, file)
     fields = plan.embeddings(MARK, "tgt_embed.0.lut.weight", "generator.proj.weight")
     plan.take("projection.bias", "generator.proj.bias")
@@ -84,7 +84,7 @@ def import_annotated(path: Path, options: ImportOptions) -> Imported:
         attention_dropout=0.1,
         # Epsilon outside the root is replaced by its square inside. They are equal if the deviation is 0. For
         # deviations of 1 or more, the relative difference is less than epsilon.
-        layer_norm_epsilon=unbiased * (_EPSILON if inside else _EPSILON**2),
+        layer_norm_epsilon=unbiased * (_EPSILON if has_gamma else _EPSILON**2),
         **fields,
         **special,
     )

@@ -57,10 +57,10 @@ def all_languages(directory: Path, first: int, codes: str, rows: int) -> dict[st
         if any(ids_by_name.get(name, first + i) != first + i for i, name in enumerate(names)):
             return ids_by_name  # the ids differ from the order of the published model
     used_ids = {token.id for token in listed_tokens(directory).values()}
-    ordered = {name: first + i for i, name in enumerate(names) if name not in ids_by_name}
+    ids_in_order = {name: first + i for i, name in enumerate(names) if name not in ids_by_name}
     if ids_by_name:
-        ordered = {name: token for name, token in ordered.items() if token not in used_ids and token < rows}
-    return dict(sorted((ids_by_name | ordered).items(), key=lambda item: item[1]))
+        ids_in_order = {name: token for name, token in ids_in_order.items() if token not in used_ids and token < rows}
+    return dict(sorted((ids_by_name | ids_in_order).items(), key=lambda item: item[1]))
 
 
 def _ordered_languages(directory: Path) -> list[str]:
@@ -123,13 +123,13 @@ def chosen_language(
     Raises:
         InputError: it is unknown, or is required but missing.
     """
-    some = ", ".join(list(table)[:8]) + (" ..." if len(table) > 8 else "")
+    examples = ", ".join(list(table)[:8]) + (" ..." if len(table) > 8 else "")
     if name is None and required:
-        raise InputError(f"{directory} has many languages: set the default with --{side}-language ({some})")
+        raise InputError(f"{directory} has many languages: set the default with --{side}-language ({examples})")
     if name is not None and not table:
         raise InputError(f"--{side}-language {name} means nothing for {directory}, which has none: leave it out")
     if name is not None and name not in table:
-        raise InputError(f"--{side}-language {name} is not a {side} language of {directory}: choose from {some}")
+        raise InputError(f"--{side}-language {name} is not a {side} language of {directory}: choose from {examples}")
     return name
 
 

@@ -113,10 +113,10 @@ def _sentencepiece(spm: Path, data: bytes, ours: Config, options: ImportOptions)
         table[ids[name]] = None
     parts = sentencepiece_parts(spm, data, table, ours, LIBRARY, before, languages)
     if languages is not None:  # language tokens inside a text also become ids
-        inside = tuple(AddedToken(f"<2{name}>", token, special=True) for name, token in ids.items())
+        language_tokens = tuple(AddedToken(f"<2{name}>", token, special=True) for name, token in ids.items())
         added = parts.description.added or AddedTokens((), "tokenizers")
         other_tokens = (token for token in added.tokens if token.id not in ids.values())
-        added = replace(added, tokens=(*inside, *other_tokens))
+        added = replace(added, tokens=(*language_tokens, *other_tokens))
         parts = replace(parts, description=replace(parts.description, added=added))
     return replace(ours, unk_id=int(processor.unk_id())), parts
 

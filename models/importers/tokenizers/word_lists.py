@@ -105,8 +105,8 @@ def read_word_lists(place: Path, rows: tuple[int, int]) -> WordLists:
                 f"{place / name} has {plural(len(tokens), 'line')}, but the embedding has {size} rows: "
                 "there must be one token a line, special ones too"
             )
-        if twice := {token for token, count in Counter(tokens).items() if token.strip() and count > 1}:
-            raise CheckpointError(f"{place / name} has the token {min(twice)!r} twice: write each token once")
+        if repeated := {token for token, count in Counter(tokens).items() if token.strip() and count > 1}:
+            raise CheckpointError(f"{place / name} has the token {min(repeated)!r} twice: write each token once")
         lists.append(tokens)
     return WordLists(lists[0], lists[1], (place / names[0], place / names[1]))
 

@@ -194,7 +194,7 @@ def test_a_file_that_only_people_read_may_be_missing_but_not_changed(bundle: Pat
 def test_numbers_that_are_not_finite_are_null() -> None:
     value = {"a": [1.5, math.nan, (2, -math.inf)], "b": {"c": math.inf, "d": True, "e": None, "f": "x"}}
     assert finite(value) == {"a": [1.5, None, [2, None]], "b": {"c": None, "d": True, "e": None, "f": "x"}}
-    assert finite([b"x", math.nan], other=len) == [1, None]
+    assert finite([b"x", math.nan], convert=len) == [1, None]
 
 
 def test_many_tensors_are_checked_in_linear_time() -> None:
