@@ -52,12 +52,20 @@ class Planted:
         sentences: number of sentences to compare.
         scratch: an empty directory.
         lowering: lowering of the verified step.
+        singles: number of sentences that also run alone and with padding.
     """
 
     def __init__(
-        self, checkpoint: Path, bundle: Path, sentences: int, scratch: Path, lowering: Lowering = "ort"
+        self,
+        checkpoint: Path,
+        bundle: Path,
+        sentences: int,
+        scratch: Path,
+        lowering: Lowering = "ort",
+        singles: int = SINGLES,
     ) -> None:
         self._lowering = lowering
+        self._singles = singles
         self._manifest = Manifest.load(bundle)
         self._bundle = bundle
         self._weights = scratch / "weights.bin"
@@ -96,7 +104,7 @@ class Planted:
         engine = OrtEngine(self._directory, self._manifest, [self._lowering])
         check = LoweringCheck(engine, self._lowering, self._sample)
         check.loop(range(len(self._sample.sources)))
-        check.sample(range(min(SINGLES, len(self._sample.sources))), lambda: None)
+        check.sample(range(min(self._singles, len(self._sample.sources))), lambda: None)
         with np.errstate(all="ignore"):
             for answer in self._answers:
                 check.add(answer, engine.encode(answer.batch.source_ids, answer.batch.source_lengths))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -36,6 +37,7 @@ from txport.runtime.search.decoding import decode_all
 from txport.runtime.search.requests import Request
 
 HEADS = ((1, 0), (1, 2))
+LIMITS: dict[str, Any] = {"max_source": 48, "max_target": 48}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle(checkpoint: Path) -> Path:
     """Verified in float32, with every lowering and the optional graphs."""
     output = checkpoint.with_name("bundle")
-    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=24, singles=2))
+    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=24, singles=2, **LIMITS))
     assert report is not None and report.passed and report.attention is not None
     return output
 
@@ -57,7 +59,7 @@ def bundle(checkpoint: Path) -> Path:
 @pytest.fixture(scope="module")
 def int8_bundle(checkpoint: Path) -> Path:
     output = checkpoint.with_name("int8")
-    options = ExportOptions(int8=True, lowerings=("ort",), attention=True, sentences=64, singles=2)
+    options = ExportOptions(int8=True, lowerings=("ort",), attention=True, sentences=64, singles=2, **LIMITS)
     report = export_bundle(checkpoint, output, options)
     assert report is not None and report.passed and report.attention is not None
     return output
@@ -82,7 +84,8 @@ def test_the_fused_engine_gives_its_reason(bundle: Path) -> None:
 
 def test_float16_has_the_mixture_in_float32(checkpoint: Path) -> None:
     output = checkpoint.with_name("float16")
-    report = export_bundle(checkpoint, output, ExportOptions(float16=True, attention=True, sentences=24, singles=2))
+    options = ExportOptions(float16=True, attention=True, sentences=24, singles=2, **LIMITS)
+    report = export_bundle(checkpoint, output, options)
     assert report is not None and report.passed and report.attention is not None
     islands = Manifest.load(output).precision.islands
     for graph in (*(f"decoder_step.{name}" for name in LOWERINGS), "decoder"):

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,6 +24,7 @@ from txport.runtime.errors import BundleError
 from txport.runtime.translator import Translator
 
 KINDS = ("rms", "power", "batch")
+LIMITS: dict[str, Any] = {"max_source": 48, "max_target": 48}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -37,7 +39,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def bundle(checkpoint: Path) -> Path:
     """Verified in float32, with every lowering and the optional graphs."""
     output = checkpoint.with_name("bundle")
-    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=24, singles=2))
+    report = export_bundle(checkpoint, output, ExportOptions(attention=True, sentences=24, singles=2, **LIMITS))
     assert report is not None and report.passed
     return output
 
@@ -45,7 +47,8 @@ def bundle(checkpoint: Path) -> Path:
 @pytest.fixture(scope="module")
 def int8_bundle(checkpoint: Path) -> Path:
     output = checkpoint.with_name("int8")
-    report = export_bundle(checkpoint, output, ExportOptions(int8=True, lowerings=("ort",), sentences=64, singles=2))
+    options = ExportOptions(int8=True, lowerings=("ort",), sentences=64, singles=2, **LIMITS)
+    report = export_bundle(checkpoint, output, options)
     assert report is not None and report.passed
     return output
 

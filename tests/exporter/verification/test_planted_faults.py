@@ -1,6 +1,7 @@
 """A bundle with one fault is refused, and none without; the study in exporter/README.md has the rates by size."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from txport.benchmarks.studies.planted_faults import KINDS, Planted
 from txport.benchmarks.studies.random_checkpoint import random_checkpoint
 from txport.exporter.export import ExportOptions, export_bundle
 
+LIMITS: dict[str, Any] = {"max_source": 48, "max_target": 48}
+
 
 @pytest.fixture(scope="module")
 def planted(float16_bundle: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Planted:
-    return Planted(checkpoint, float16_bundle, 64, tmp_path_factory.mktemp("planted"))
+    return Planted(checkpoint, float16_bundle, 32, tmp_path_factory.mktemp("planted"), singles=1)
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +23,9 @@ def rotary(rotary_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """Of a model whose encoder and decoder have rotary positions of their own, so that a fault is in one of them."""
     directory = tmp_path_factory.mktemp("rotary")
     bundle, scratch = directory / "bundle", directory / "scratch"
-    export_bundle(rotary_checkpoint, bundle, ExportOptions(float16=True, lowerings=("ort",), verify=False))
+    export_bundle(rotary_checkpoint, bundle, ExportOptions(float16=True, lowerings=("ort",), verify=False, **LIMITS))
     scratch.mkdir()
-    return Planted(rotary_checkpoint, bundle, 64, scratch)
+    return Planted(rotary_checkpoint, bundle, 32, scratch, singles=1)
 
 
 def test_nothing_is_refused_without_a_fault(planted: Planted, rotary: Planted) -> None:
@@ -55,9 +58,9 @@ def test_a_weight_that_sentences_may_not_need_is_refused(planted: Planted, size:
 def float32(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Planted:
     """A float32 bundle of which the lowering `scatter` is verified."""
     directory = tmp_path_factory.mktemp("float32")
-    export_bundle(checkpoint, directory / "bundle", ExportOptions(lowerings=("ort", "scatter"), verify=False))
+    export_bundle(checkpoint, directory / "bundle", ExportOptions(lowerings=("ort", "scatter"), verify=False, **LIMITS))
     (directory / "scratch").mkdir()
-    return Planted(checkpoint, directory / "bundle", 32, directory / "scratch", "scatter")
+    return Planted(checkpoint, directory / "bundle", 32, directory / "scratch", "scatter", singles=1)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def test_a_wrong_length_limit_is_refused_where_answers_reach_it(kind: str, tmp_p
     options = ExportOptions(lowerings=("ort", "scatter"), verify=False, sentences=8)
     export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
     (tmp_path / "scratch").mkdir()
-    planted = Planted(tmp_path / "checkpoint", tmp_path / "bundle", 8, tmp_path / "scratch", "scatter")
+    planted = Planted(tmp_path / "checkpoint", tmp_path / "bundle", 8, tmp_path / "scratch", "scatter", singles=1)
     assert planted.report().failures == []
     assert all(failures for _, failures in refusals(planted, FAULTS[kind]))
 
