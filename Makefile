@@ -52,7 +52,7 @@ FUSED_LIBRARY ?= $(shell ls $(CURDIR)/$(FUSED_FOLDER)/libtxport_engine.so 2> /de
 endif
 
 .PHONY: help venv constraints docs demo bench fused check test test-all test-cuda-provider test-onnxruntime test-gpu gpu-bundles
-.PHONY: gpu-kit gpu-rehearsal lint types fixtures unit unit-runtime whole-grid
+.PHONY: gpu-kit gpu-demo gpu-rehearsal lint types fixtures unit unit-runtime whole-grid
 .PHONY: wheel wheels release other-systems clean
 .PHONY: arm64 arm64-cpp test-processors
 .PHONY: bare-machine bare-machines
@@ -231,8 +231,10 @@ test-onnxruntime: $(VENV)/.ready
 
 # The bundles for a GPU: the tests', the demo's if `make demo` has run, and the base preset with random weights, in float16,
 # whose figures count. Random weights meet too many near ties in float16 to be verified. BUNDLES names other ones.
+# PROGRAMS=0 leaves out the C++ tools. What other targets make is looked up by the shell: make may remember that it was
+# not there.
 GPU_BUNDLES = $(or $(BUNDLES),build/gpu/bundles)
-GPU_PROGRAMS = $(if $(wildcard $(CPP)/release/txport-bench),$(CPP)/release)
+GPU_PROGRAMS = $(if $(filter 0,$(PROGRAMS)),,$(shell test ! -x $(CPP)/release/txport-bench || echo $(CPP)/release))
 gpu-bundles: $(VENV)/.ready
 ifndef BUNDLES
 	@$(test_bundles)
@@ -252,10 +254,17 @@ test-gpu: gpu-bundles
 
 # For which GPUs the chain of kernels is compiled in advance, if nvcc is installed; NVRTC compiles it for others.
 CHAIN_ARCHITECTURES = $(or $(ARCHITECTURES),$(if $(shell command -v nvcc),90))
-gpu-kit: gpu-bundles wheel
-	@PYTHON=$(VENV)/bin/python PYTHONS="$(or $(PYTHONS),3.12 3.10)" PATTERNS=$(wildcard build/gpu/patterns) ADDED="$(ADDED)" \
+# The kit is for another machine, so what it needs is made first: the demo (minutes), and the C++ tools without tests.
+gpu-kit: CPP_TARGETS := txport-translate txport-bench
+gpu-kit: gpu-demo gpu-bundles $(if $(filter 0,$(PROGRAMS)),,cpp-build) wheel
+	@PYTHON=$(VENV)/bin/python PYTHONS="$(or $(PYTHONS),3.12 3.10)" PATTERNS=$$(ls -d build/gpu/patterns 2> /dev/null) ADDED="$(ADDED)" \
 	  ARCHITECTURES="$(CHAIN_ARCHITECTURES)" \
 	  tests/gpu/kit.sh build/gpu-kit $(WHEEL) $(GPU_BUNDLES) $(GPU_PROGRAMS)
+
+gpu-demo:
+ifndef BUNDLES
+	@test -e build/demo/bundle-fp16/manifest.json || $(MAKE) --no-print-directory demo
+endif
 
 # The calls of tests/gpu/README.md on this machine, from the kit in build/gpu-kit, over a driver in host memory.
 gpu-rehearsal: $(VENV)/.ready
@@ -401,7 +410,7 @@ cpp-build: cpp-dependencies
 	@echo '== Build the C++ runtime (g++)'
 	@$(CPP_CMAKE) -B $(CPP)/release -DTXPORT_TESTS=ON -DTXPORT_UNITY=$(UNITY) > $(CPP)/release.log || { cat $(CPP)/release.log; exit 2; }
 	@grep -oE '(TensorRT|Fused engine): .*' $(CPP)/release.log
-	@cmake --build $(CPP)/release
+	@cmake --build $(CPP)/release $(if $(CPP_TARGETS),--target $(CPP_TARGETS))
 
 cpp-ctest: cpp-build
 	@echo '== Tests of the C++ runtime'

@@ -215,3 +215,16 @@ def test_programs_find_what_pip_has_installed(tmp_path: Path, monkeypatch: pytes
     assert found["TXPORT_ONNXRUNTIME"] == f"{tmp_path}/onnxruntime/capi/libonnxruntime.so.1.99.0"
     monkeypatch.setenv("TXPORT_ONNXRUNTIME", "/mine/libonnxruntime.so")
     assert run.surroundings(Path("/programs"))["TXPORT_ONNXRUNTIME"] == "/mine/libonnxruntime.so"
+
+
+def test_make_builds_what_the_kit_needs() -> None:
+    """The demo's bundle and the C++ tools, before they are packed."""
+    if shutil.which("make") is None:
+        pytest.skip("needs make: apt install make")
+    demo, tools, pack = "build/demo/bundle-fp16/manifest.json ||", "--target txport-translate txport-bench", "kit.sh"
+    for variables, wanted in (((), (demo, tools, pack)), (("PROGRAMS=0", "BUNDLES=mine"), (pack,))):
+        done = subprocess.run(["make", "-n", "gpu-kit", *variables], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        places = [done.stdout.find(part) for part in (demo, tools, pack)]
+        assert [place for place in places if place >= 0] == sorted(places)[-len(wanted) :], variables
+        assert all(part in done.stdout for part in wanted)

@@ -18,9 +18,15 @@ struct State {
   int *tokens, *positions, *finished;
 };
 
+// The largest values of some blocks and of each row, and their ids: [blocks, ROWS].
+struct Largest {
+  float* values;
+  int* ids;
+};
+
 struct Embedding {
   State next, current;        // the host writes `next`; `current` is of this step
-  const u4* table;            // packed as the weights of a product, VOCABULARY outputs of D_MODEL inputs
+  const uint4* table;         // packed as the weights of a product, VOCABULARY outputs of D_MODEL inputs
   const float* positions;     // [CACHE, d_model], or null
   const float *gamma, *beta;  // of the norm, or null
   float* stream;
@@ -30,7 +36,7 @@ struct Embedding {
 };
 
 struct Product {
-  const u4* weights;  // float16 [tile of 8 outputs][chunk of 32 inputs][8 outputs][32 inputs]
+  const uint4* weights;  // float16 [tile of 8 outputs][chunk of 32 inputs][8 outputs][32 inputs]
   const float* bias;
   const float* stream;        // the residual stream [rows, d_model]
   const float *gamma, *beta;  // the norm of the stream, or null
@@ -39,8 +45,7 @@ struct Product {
   void *keys, *values;  // self-attention: [rows, HEADS, CACHE, HEAD_DIM]
   const float* turns;   // rotary positions: cosines and sines [CACHE, HEAD_DIM / 2, 2]
   State state;
-  float* best;  // the largest logit of each block and row, [blocks, ROWS]
-  int* best_ids;
+  Largest best;  // of the logits
   int rows;
 };
 
@@ -56,9 +61,8 @@ struct Attention {
 
 // The copy mechanism, see models/copying.py. Its attention is the mean over `count` heads of some layers.
 struct Mixture {
-  const float* logits;  // [rows, VOCABULARY]
-  const float* best;    // of `blocks` blocks
-  const int* best_ids;
+  const float* logits;             // [rows, VOCABULARY]
+  Largest best;                    // of `blocks` blocks
   const float *state, *embedding;  // [rows, d_model]
   const float* context;            // [rows, HEADS * HEAD_DIM]
   const float* gate;               // weights of the three, then a bias
@@ -66,15 +70,13 @@ struct Mixture {
   const int* heads;                // [count], where each begins for row 0: (layer * rows * HEADS + head) * capacity
   const int *ids, *lengths;        // of the sources, [rows, capacity] and [rows]
   float* output;                   // log-probabilities [rows, VOCABULARY], or null
-  float* mixed;                    // the largest of each row, [ROWS]
-  int* mixed_ids;
+  Largest mixed;                   // of WARPS parts of the vocabulary
   int* error;
   int blocks, count, capacity;
 };
 
 struct Choice {
-  const float* best;
-  const int* best_ids;
+  Largest best;
   State current, next;
   const int* limits;
   int* history;  // tokens by position, [rows, CACHE]
@@ -82,6 +84,7 @@ struct Choice {
   int blocks, rows, pad, eos;
 };
 
+#define ROW_TILES ((ROWS + 15) / 16)
 constexpr int WARPS = 8;
 constexpr float NONE = -3.402823466e38f;  // the lowest float: below all scores and logits
 constexpr float NOTHING = 1e-30f;         // smaller probabilities of copying are treated as 0
@@ -89,13 +92,22 @@ constexpr float NOTHING = 1e-30f;         // smaller probabilities of copying ar
 DEVICE constexpr int padded(int count) { return (count + 7) / 8 * 8; }
 DEVICE int lane() { return threadIdx.x % 32; }
 DEVICE int warp() { return threadIdx.x / 32; }
+DEVICE float half_at(const void* from, long long index) { return low(((const unsigned short*)from)[index]); }
+
+// The sum of groups of lanes, in each lane.
+DEVICE float lanes_sum(float x, int lanes) {
+  UNROLLED (i, 5)
+    if (1 << i < lanes) x += shuffle(x, 1 << i);
+  return x;
+}
+DEVICE float warp_sum(float x) { return lanes_sum(x, 32); }
 
 struct Eight {
   float at[8];
 };
 
 DEVICE Eight read_eight(const float* from) {
-  const f4 a = *(const f4*)from, b = *((const f4*)from + 1);
+  const float4 a = *(const float4*)from, b = *((const float4*)from + 1);
   return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
 }
 
@@ -103,19 +115,18 @@ DEVICE Eight read_eight(const float* from) {
 DEVICE Eight read_cache(const void* from, long long index, int count) {
   if (HALF_CACHES && HEAD_DIM % 8 == 0) {
     if (count <= 0) return {};
-    const u4 v = *((const u4*)from + index / 8);
+    const uint4 v = *((const uint4*)from + index / 8);
     return {{low(v.x), high(v.x), low(v.y), high(v.y), low(v.z), high(v.z), low(v.w), high(v.w)}};
   }
   Eight x;
-  UNROLL
-  for (int i = 0; i < 8; i++)
-    x.at[i] = i >= count ? 0 : HALF_CACHES ? half_at(from, index + i) : ((const float*)from)[index + i];
+  UNROLLED (i, 8) x.at[i] = i >= count ? 0 : HALF_CACHES ? half_at(from, index + i) : ((const float*)from)[index + i];
   return x;
 }
 
-// Mean and scale of a row of D_MODEL numbers, by a warp: y = (x - mean) * scale.
+// Mean and scale of a row of D_MODEL numbers, by a warp.
 struct Statistics {
   float mean, scale;
+  DEVICE float of(float x, float gamma, float beta) const { return (x - mean) * scale * gamma + beta; }
 };
 
 template <class Read>
@@ -135,7 +146,6 @@ DEVICE Statistics statistics(Read read) {
 
 // The first kernel of a step: embeddings of the tokens, a warp for each row.
 KERNEL void embed(Embedding p) {
-  begin_dependents();
   wait_for_inputs();
   const int row = blockIdx.x * WARPS + warp();
   if (row >= p.rows) return;
@@ -158,21 +168,16 @@ KERNEL void embed(Embedding p) {
   const Statistics norm = p.gamma ? statistics(read) : Statistics{0, 1};
   for (int k = lane(); k < padded(D_MODEL); k += 32) {
     float x = k < D_MODEL ? read(k) : 0;
-    if (p.gamma) x = (x - norm.mean) * norm.scale * p.gamma[k] + p.beta[k];
+    if (p.gamma) x = norm.of(x, p.gamma[k], p.beta[k]);
     to[k] = x;
   }
 }
 
-// Part of the first operand of two mma: 32 inputs of 16 rows, or of 8 rows in two float16 numbers each, high + low.
-struct Fragment {
-  u4 a, b;
-};
-
-DEVICE u4 packed(const Eight& x) {
+DEVICE uint4 packed(const Eight& x) {
   return {pack(x.at[0], x.at[1]), pack(x.at[2], x.at[3]), pack(x.at[4], x.at[5]), pack(x.at[6], x.at[7])};
 }
 
-DEVICE Eight remainder(const Eight& x, const u4& of) {
+DEVICE Eight remainder(const Eight& x, const uint4& of) {
   return {{x.at[0] - low(of.x), x.at[1] - high(of.x), x.at[2] - low(of.y), x.at[3] - high(of.y), x.at[4] - low(of.z),
            x.at[5] - high(of.z), x.at[6] - low(of.w), x.at[7] - high(of.w)}};
 }
@@ -181,21 +186,23 @@ DEVICE Eight remainder(const Eight& x, const u4& of) {
 template <int HELD, bool NORMED>
 struct Multiplier {
   const Product& p;
-  const int inputs, chunks, first, last;
+  const int inputs, chunks, tiles, first, last;
   Statistics* norms;
-  u4 weights[HELD];
-  Fragment fragments[HELD][MAX_ROW_TILES];
+  uint4 weights[HELD];
+  // Of the first operands of two mma: 32 inputs of 16 rows, or of 8 rows in two float16 numbers each, high + low.
+  uint4 fragments[HELD][MAX_ROW_TILES][2];
 
   DEVICE Multiplier(const Product& p, int inputs, int outputs)
       : p(p),
         inputs(inputs),
         chunks((inputs + 31) / 32),
-        first((int)((long long)blockIdx.x * ((outputs + 7) / 8) / gridDim.x)),
-        last((int)((blockIdx.x + 1LL) * ((outputs + 7) / 8) / gridDim.x)) {}
+        tiles((outputs + 7) / 8),
+        first(blockIdx.x * (long long)tiles / gridDim.x),
+        last((blockIdx.x + 1LL) * tiles / gridDim.x) {}
 
   DEVICE int chunk(int index) const { return warp() + index * WARPS; }
 
-  DEVICE u4 fetch(int tile, int index) const {
+  DEVICE uint4 fetch(int tile, int index) const {
     if (tile >= last || chunk(index) >= chunks) return {0, 0, 0, 0};
     return read_weights(p.weights + ((long long)tile * chunks + chunk(index)) * 32 + lane());
   }
@@ -206,21 +213,18 @@ struct Multiplier {
     Eight x = read_eight((NORMED ? p.stream : p.input) + row * padded(inputs) + k);
     if (!NORMED || !p.gamma) return x;
     const Eight gamma = read_eight(p.gamma + k), beta = read_eight(p.beta + k);
-    UNROLL
-    for (int i = 0; i < 8; i++) x.at[i] = (x.at[i] - norms[row].mean) * norms[row].scale * gamma.at[i] + beta.at[i];
+    UNROLLED (i, 8) x.at[i] = norms[row].of(x.at[i], gamma.at[i], beta.at[i]);
     return x;
   }
 
   DEVICE void read_fragments(int base) {
-    UNROLL
-    for (int i = 0; i < HELD; i++) {
+    UNROLLED (i, HELD) {
       const int k = chunk(base + i) * 32 + lane() % 4 * 8, row = lane() / 4;
-      UNROLL
-      for (int tile = 0; tile < MAX_ROW_TILES; tile++) {
-        if (tile * 16 >= ROWS) continue;
+      UNROLLED (tile, ROW_TILES) {
         const Eight x = read_inputs(tile * 16 + row, k);
-        const u4 a = packed(x);
-        fragments[i][tile] = {a, packed(ROWS <= 8 ? remainder(x, a) : read_inputs(tile * 16 + 8 + row, k))};
+        const uint4 a = packed(x);
+        fragments[i][tile][0] = a;
+        fragments[i][tile][1] = packed(ROWS <= 8 ? remainder(x, a) : read_inputs(tile * 16 + 8 + row, k));
       }
     }
   }
@@ -233,27 +237,21 @@ struct Multiplier {
     for (int base = 0; base < mine; base += HELD) {
       if (mine > HELD) read_fragments(base);
       const bool more = base + HELD < mine;
-      UNROLL
-      for (int i = 0; i < HELD; i++) {
-        const u4 w = weights[i];
+      UNROLLED (i, HELD) {
+        const uint4 w = weights[i];
         weights[i] = fetch(tile + !more, more ? base + HELD + i : i);
         if (chunk(base + i) >= chunks) continue;
-        UNROLL
-        for (int part = 0; part < MAX_ROW_TILES; part++) {
-          if (part * 16 >= ROWS) continue;
-          const u4 a = fragments[i][part].a, b = fragments[i][part].b;
+        UNROLLED (part, ROW_TILES) {
+          const uint4 a = fragments[i][part][0], b = fragments[i][part][1];
           mma(sums[part][0], a.x, b.x, a.y, b.y, w.x, w.y);
           mma(sums[part][1], a.z, b.z, a.w, b.w, w.z, w.w);
         }
       }
     }
-    UNROLL
-    for (int part = 0; part < MAX_ROW_TILES; part++) {
-      if (part * 16 >= ROWS) continue;
+    UNROLLED (part, ROW_TILES) {
       float sum[4];
-      UNROLL
-      for (int i = 0; i < 4; i++) sum[i] = sums[part][0][i] + sums[part][1][i];
-      f2* to = (f2*)parts + (part * 16 + lane() / 4) * 4 + lane() % 4;
+      UNROLLED (i, 4) sum[i] = sums[part][0][i] + sums[part][1][i];
+      float2* to = (float2*)parts + (part * 16 + lane() / 4) * 4 + lane() % 4;
       if (ROWS <= 8) {
         *to = {sum[0] + sum[2], sum[1] + sum[3]};
       } else {
@@ -265,13 +263,12 @@ struct Multiplier {
 
   // store(row, output, y[output], y[output + 1]) for each pair of outputs and each row.
   template <class Store>
-  DEVICE void run(Shared& shared, Store store) {
-    UNROLL
-    for (int i = 0; i < HELD; i++) weights[i] = fetch(first, i);
-    begin_dependents();
+  DEVICE void run(Store store) {
+    SHARED_ARRAY(Statistics, statistics_of_rows, ROWS);
+    SHARED_ARRAY(float, parts, 2 * WARPS * ROWS * 8);
+    norms = statistics_of_rows;
+    UNROLLED (i, HELD) weights[i] = fetch(first, i);
     wait_for_inputs();
-    norms = shared.take<Statistics>(ROWS);
-    float* parts = shared.take<float>(2 * WARPS * ROWS * 8);
     if (p.gamma && (NORMED || !PRE_NORM)) {
       for (int row = warp(); row < p.rows; row += WARPS) {
         const float* x = p.stream + row * padded(D_MODEL);
@@ -287,9 +284,8 @@ struct Multiplier {
       const int row = threadIdx.x / 4, output = tile * 8 + threadIdx.x % 4 * 2;
       if (row >= p.rows) continue;
       float a = p.bias[output], b = p.bias[output + 1];
-      UNROLL
-      for (int part = 0; part < WARPS; part++) {
-        const f2 y = *((const f2*)(tile_parts + (part * ROWS + row) * 8) + threadIdx.x % 4);
+      UNROLLED (part, WARPS) {
+        const float2 y = *((const float2*)(tile_parts + (part * ROWS + row) * 8) + threadIdx.x % 4);
         a += y.x;
         b += y.y;
       }
@@ -298,20 +294,21 @@ struct Multiplier {
   }
 };
 
-#define PRODUCT_BYTES (8 * ROWS + 4 * 2 * WARPS * ROWS * 8)
-
 // Queries of self-attention, and keys and values in the caches at the positions of the rows.
 KERNEL void project_self(Product p) {
-  SHARED_MEMORY(shared, PRODUCT_BYTES);
   constexpr_size int width = HEADS * HEAD_DIM;
   const auto store = [&](int row, int output, float value) {
     const int section = output / width, n = output % width;
     if (section == 0) p.output[row * padded(width) + n] = value;
     if (section == 0 || section > 2 || p.state.finished[row]) return;
     const long long line = (long long)(row * HEADS + n / HEAD_DIM) * CACHE + p.state.positions[row];
-    write_cache(section == 1 ? p.keys : p.values, line * HEAD_DIM + n % HEAD_DIM, value);
+    void* cache = section == 1 ? p.keys : p.values;
+    if (HALF_CACHES)
+      ((unsigned short*)cache)[line * HEAD_DIM + n % HEAD_DIM] = (unsigned short)pack(value, 0);
+    else
+      ((float*)cache)[line * HEAD_DIM + n % HEAD_DIM] = value;
   };
-  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, 3 * width).run(shared, [&](int row, int output, float a, float b) {
+  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, 3 * width).run([&](int row, int output, float a, float b) {
     if (ROTARY && output < 2 * width) {
       const float* turn = p.turns + p.state.positions[row] * HEAD_DIM + output % HEAD_DIM;
       const float cosine = turn[0], sine = turn[1], x = a;
@@ -325,37 +322,28 @@ KERNEL void project_self(Product p) {
 
 // Queries of cross-attention.
 KERNEL void project_cross(Product p) {
-  SHARED_MEMORY(shared, PRODUCT_BYTES);
-  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, HEADS * HEAD_DIM)
-      .run(shared, [&](int row, int output, float a, float b) {
-        *(f2*)(p.output + row * padded(HEADS * HEAD_DIM) + output) = {a, b};
-      });
+  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, HEADS * HEAD_DIM).run([&](int row, int output, float a, float b) {
+    *(float2*)(p.output + row * padded(HEADS * HEAD_DIM) + output) = {a, b};
+  });
 }
 
 // The end of a sublayer: its result added to the stream, or to the norm of the stream.
 template <int HELD>
-DEVICE void add_to_stream(const Product& p, int inputs, Shared& shared) {
+DEVICE void add_to_stream(const Product& p, int inputs) {
   Multiplier<HELD, false> product(p, inputs, D_MODEL);
-  product.run(shared, [&](int row, int output, float a, float b) {
-    f2 x = *(const f2*)(p.stream + row * padded(D_MODEL) + output);
+  product.run([&](int row, int output, float a, float b) {
+    float2 x = *(const float2*)(p.stream + row * padded(D_MODEL) + output);
     if (!PRE_NORM && p.gamma) {
       const Statistics norm = product.norms[row];
-      x.x = (x.x - norm.mean) * norm.scale * p.gamma[output] + p.beta[output];
-      x.y = (x.y - norm.mean) * norm.scale * p.gamma[output + 1] + p.beta[output + 1];
+      x = {norm.of(x.x, p.gamma[output], p.beta[output]), norm.of(x.y, p.gamma[output + 1], p.beta[output + 1])};
     }
-    *(f2*)(p.output + row * padded(D_MODEL) + output) = {x.x + a, x.y + b};
+    *(float2*)(p.output + row * padded(D_MODEL) + output) = {x.x + a, x.y + b};
   });
 }
 
-KERNEL void project_context(Product p) {
-  SHARED_MEMORY(shared, PRODUCT_BYTES);
-  add_to_stream<HELD_CHUNKS(HEADS * HEAD_DIM)>(p, HEADS * HEAD_DIM, shared);
-}
+KERNEL void project_context(Product p) { add_to_stream<HELD_CHUNKS(HEADS * HEAD_DIM)>(p, HEADS * HEAD_DIM); }
 
-KERNEL void project_outer(Product p) {
-  SHARED_MEMORY(shared, PRODUCT_BYTES);
-  add_to_stream<HELD_CHUNKS(FFN)>(p, FFN, shared);
-}
+KERNEL void project_outer(Product p) { add_to_stream<HELD_CHUNKS(FFN)>(p, FFN); }
 
 DEVICE float activated(float x) {
   if (ACTIVATION == RELU) return fmaxf(x, 0);
@@ -366,14 +354,13 @@ DEVICE float activated(float x) {
 
 // The inner layer of the feed-forward network. With GATED, outputs are gates and inner values in turns.
 KERNEL void project_inner(Product p) {
-  SHARED_MEMORY(shared, PRODUCT_BYTES);
   Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, GATED ? 2 * FFN : FFN)
-      .run(shared, [&](int row, int output, float a, float b) {
+      .run([&](int row, int output, float a, float b) {
         float* to = p.output + row * padded(FFN);
         if (GATED) {
           to[output / 2] = activated(a) * b;
         } else {
-          *(f2*)(to + output) = {activated(a), activated(b)};
+          *(float2*)(to + output) = {activated(a), activated(b)};
         }
       });
 }
@@ -386,28 +373,30 @@ struct Best {
 // The larger value, of equal ones the smaller id.
 DEVICE Best larger(Best a, Best b) { return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a; }
 
+// The largest of groups of lanes, in each lane.
+DEVICE Best lanes_best(Best best, int lanes) {
+  UNROLLED (i, 5)
+    if (1 << i < lanes) best = larger(best, {shuffle(best.value, 1 << i), shuffle(best.id, 1 << i)});
+  return best;
+}
+
 // Logits [rows, VOCABULARY], unless `output` is null, and the largest of each block.
 KERNEL void project_logits(Product p) {
-  SHARED_MEMORY(shared, PRODUCT_BYTES + 8 * 4 * ROWS);
   Best best = {NONE, VOCABULARY};
-  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, VOCABULARY)
-      .run(shared, [&](int row, int output, float a, float b) {
-        const auto take = [&](int id, float value) {
-          if (id >= VOCABULARY) return;
-          best = larger(best, {value, id});
-          if (p.output) p.output[(long long)row * VOCABULARY + id] = value;
-        };
-        take(output, a);
-        take(output + 1, b);
-      });
-  Best* all = shared.take<Best>(4 * ROWS);
-  if (threadIdx.x < 4 * ROWS) all[threadIdx.x] = best;
-  block_barrier();
-  const int row = threadIdx.x;
+  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, VOCABULARY).run([&](int row, int output, float a, float b) {
+    const auto take = [&](int id, float value) {
+      if (id >= VOCABULARY) return;
+      best = larger(best, {value, id});
+      if (p.output) p.output[(long long)row * VOCABULARY + id] = value;
+    };
+    take(output, a);
+    take(output + 1, b);
+  });
+  best = lanes_best(best, 4);  // these lanes have the outputs of one row
+  const int row = threadIdx.x / 4;
   if (row >= p.rows) return;
-  for (int i = 0; i < 4; i++) best = i ? larger(best, all[row * 4 + i]) : all[row * 4];
-  p.best[blockIdx.x * ROWS + row] = best.value;
-  p.best_ids[blockIdx.x * ROWS + row] = best.id;
+  p.best.values[blockIdx.x * ROWS + row] = best.value;
+  p.best.ids[blockIdx.x * ROWS + row] = best.id;
 }
 
 // Attention of one row and head, a block for each. Groups of lanes take keys in turns; then their sums are joined.
@@ -415,34 +404,28 @@ KERNEL void attend(Attention p) {
   constexpr_size int lanes = HEAD_DIM <= 8 ? 1 : HEAD_DIM <= 16 ? 2 : HEAD_DIM <= 32 ? 4 : HEAD_DIM <= 64 ? 8 : 16;
   constexpr_size int groups = WARPS * 32 / lanes;
   constexpr int AHEAD = 4;  // keys that a group reads at once
-  SHARED_MEMORY(shared, 2 * 4 * groups + 4 * groups * padded(HEAD_DIM));
-  begin_dependents();
   wait_for_inputs();
   const int row = blockIdx.x / HEADS, head = blockIdx.x % HEADS, group = threadIdx.x / lanes;
   const int dim = lane() % lanes * 8;
   const int length = min(p.lengths[row] + p.more, p.capacity);
   const long long line = (long long)blockIdx.x * p.capacity;
   Eight query;
-  UNROLL
-  for (int i = 0; i < 8; i++)
+  UNROLLED (i, 8)
     query.at[i] = dim + i < HEAD_DIM ? p.query[row * padded(HEADS * HEAD_DIM) + head * HEAD_DIM + dim + i] : 0;
   float most = NONE, total = 0;
   Eight sum = {};
   for (int base = 0; base < length; base += groups * AHEAD) {
     Eight keys[AHEAD], values[AHEAD];
     float scores[AHEAD], reached = most;
-    UNROLL
-    for (int i = 0; i < AHEAD; i++) {
+    UNROLLED (i, AHEAD) {
       const int key = base + i * groups + group;
       keys[i] = key < length ? read_cache(p.keys, (line + key) * HEAD_DIM + dim, HEAD_DIM - dim) : Eight{};
       values[i] = key < length ? read_cache(p.values, (line + key) * HEAD_DIM + dim, HEAD_DIM - dim) : Eight{};
     }
-    UNROLL
-    for (int i = 0; i < AHEAD; i++) {
+    UNROLLED (i, AHEAD) {
       const int key = base + i * groups + group;
       float score = 0;
-      UNROLL
-      for (int j = 0; j < 8; j++) score += query.at[j] * keys[i].at[j];
+      UNROLLED (j, 8) score += query.at[j] * keys[i].at[j];
       score = lanes_sum(score, lanes);
       if (p.biases && key < length) score += p.biases[head * CACHE + length - 1 - key];
       scores[i] = key < length ? score : NONE;
@@ -452,25 +435,21 @@ KERNEL void attend(Attention p) {
     const float before = expf(most - reached);
     most = reached;
     total *= before;
-    UNROLL
-    for (int j = 0; j < 8; j++) sum.at[j] *= before;
-    UNROLL
-    for (int i = 0; i < AHEAD; i++) {
+    UNROLLED (j, 8) sum.at[j] *= before;
+    UNROLLED (i, AHEAD) {
       const float weight = base + i * groups + group < length ? expf(scores[i] - most) : 0;
       total += weight;
-      UNROLL
-      for (int j = 0; j < 8; j++) sum.at[j] += weight * values[i].at[j];
+      UNROLLED (j, 8) sum.at[j] += weight * values[i].at[j];
     }
   }
-  float* maxima = shared.take<float>(groups);
-  float* totals = shared.take<float>(groups);
-  float* sums = shared.take<float>(groups * padded(HEAD_DIM));
+  SHARED_ARRAY(float, maxima, groups);
+  SHARED_ARRAY(float, totals, groups);
+  SHARED_ARRAY(float, sums, groups*((HEAD_DIM + 7) / 8 * 8));
   if (dim == 0) {
     maxima[group] = most;
     totals[group] = total;
   }
-  UNROLL
-  for (int j = 0; j < 8; j++)
+  UNROLLED (j, 8)
     if (dim + j < HEAD_DIM) sums[group * padded(HEAD_DIM) + dim + j] = sum.at[j];
   block_barrier();
   const int i = threadIdx.x;
@@ -492,26 +471,24 @@ KERNEL void attend(Attention p) {
 
 // The norm of the stream as a stream, for stacks that end in two norms.
 KERNEL void normalise(Product p) {
-  begin_dependents();
   wait_for_inputs();
   const int row = blockIdx.x * WARPS + warp();
   if (row >= p.rows) return;
   const float* x = p.stream + row * padded(D_MODEL);
   const Statistics norm = statistics([&](int k) { return x[k]; });
   for (int k = lane(); k < padded(D_MODEL); k += 32)
-    p.output[row * padded(D_MODEL) + k] = (x[k] - norm.mean) * norm.scale * p.gamma[k] + p.beta[k];
+    p.output[row * padded(D_MODEL) + k] = norm.of(x[k], p.gamma[k], p.beta[k]);
 }
 
 // The largest of a row's logits, of all blocks of their product.
-DEVICE Best best_of_blocks(const float* values, const int* ids, int blocks, int row) {
+DEVICE Best best_of_blocks(const Largest& from, int blocks, int row) {
   Best best = {NONE, VOCABULARY};
-  for (int block = lane(); block < blocks; block += 32)
-    best = larger(best, {values[block * ROWS + row], ids[block * ROWS + row]});
-  return warp_best(best);
+  for (int i = lane(); i < blocks; i += 32)
+    best = larger(best, {from.values[i * ROWS + row], from.ids[i * ROWS + row]});
+  return lanes_best(best, 32);
 }
 
-DEVICE float block_sum(float x, Shared& shared) {
-  float* parts = shared.take<float>(WARPS);
+DEVICE float block_sum(float x, float* parts) {
   x = warp_sum(x);
   if (lane() == 0) parts[warp()] = x;
   block_barrier();
@@ -523,25 +500,24 @@ DEVICE float block_sum(float x, Shared& shared) {
 // Logits of a row become log-probabilities of the mixture of its vocabulary and the words of its source. A block for
 // each row; positions of one word write the same number.
 KERNEL void mix(Mixture p) {
-  SHARED_MEMORY(shared, 4 * 2 * WARPS + 8 * WARPS);
-  begin_dependents();
   wait_for_inputs();
+  SHARED_ARRAY(float, gates, WARPS);
+  SHARED_ARRAY(float, totals, WARPS);
   const int row = blockIdx.x, width = HEADS * HEAD_DIM, length = min(p.lengths[row], p.capacity);
-  const float* logits = p.logits + (long long)row * VOCABULARY;
-  float* output = p.output + (long long)row * VOCABULARY;
+  const long long line = (long long)row * VOCABULARY;
   const int* ids = p.ids + row * p.capacity;
-  const Best generated = best_of_blocks(p.best, p.best_ids, p.blocks, row);
+  const Best generated = best_of_blocks(p.best, p.blocks, row);
   float gate = 0, total = 0;
   for (int k = threadIdx.x; k < D_MODEL; k += 256) {
     gate += p.state[row * padded(D_MODEL) + k] * p.gate[k];
     gate += p.embedding[row * padded(D_MODEL) + k] * p.gate[D_MODEL + k];
   }
   for (int k = threadIdx.x; k < width; k += 256) gate += p.context[row * padded(width) + k] * p.gate[2 * D_MODEL + k];
-  gate = block_sum(gate, shared) + p.gate[2 * D_MODEL + width];
-  for (int id = threadIdx.x; id < VOCABULARY; id += 256) total += expf(logits[id] - generated.value);
+  gate = block_sum(gate, gates) + p.gate[2 * D_MODEL + width];
+  for (int id = threadIdx.x; id < VOCABULARY; id += 256) total += expf(p.logits[line + id] - generated.value);
   // The logarithms of the sum of exponentials, and of the probability of not copying.
-  const float shift = generated.value + logf(block_sum(total, shared)) - fminf(gate, 0) + log1pf(expf(-fabsf(gate)));
-  for (int id = threadIdx.x; p.output && id < VOCABULARY; id += 256) output[id] = logits[id] - shift;
+  const float shift = generated.value + logf(block_sum(total, totals)) - fminf(gate, 0) + log1pf(expf(-fabsf(gate)));
+  for (int id = threadIdx.x; p.output && id < VOCABULARY; id += 256) p.output[line + id] = p.logits[line + id] - shift;
   block_barrier();
   Best best = {generated.value - shift, generated.id};
   for (int key = threadIdx.x; key < length; key += 256) {
@@ -555,27 +531,21 @@ KERNEL void mix(Mixture p) {
       for (int i = 0; i < p.count && ids[other] == id; i++)
         copied += p.weights[p.heads[i] + row * HEADS * p.capacity + other];
     copied = copied / p.count / (1 + expf(gate)) - NOTHING;
-    float value = logits[id] - shift;
+    float value = p.logits[line + id] - shift;
     if (copied > 0) value = fmaxf(value, logf(expf(value) + copied));
     best = larger(best, {value, id});
-    if (p.output) output[id] = value;
+    if (p.output) p.output[line + id] = value;
   }
-  Best* all = shared.take<Best>(WARPS);
-  best = warp_best(best);
-  if (lane() == 0) all[warp()] = best;
-  block_barrier();
-  if (threadIdx.x) return;
-  for (int i = 0; i < WARPS; i++) best = larger(best, all[i]);
-  p.mixed[row] = best.value;
-  p.mixed_ids[row] = best.id;
+  best = lanes_best(best, 32);
+  p.mixed.values[warp() * ROWS + row] = best.value;
+  p.mixed.ids[warp() * ROWS + row] = best.id;
 }
 
 // The last kernel of a step, one block: the next token, position and end of each row.
 KERNEL void choose(Choice p) {
-  begin_dependents();
   wait_for_inputs();
   for (int row = warp(); row < p.rows; row += WARPS) {
-    const Best best = best_of_blocks(p.best, p.best_ids, p.blocks, row);
+    const Best best = best_of_blocks(p.best, p.blocks, row);
     if (lane()) continue;
     const bool finished = p.current.finished[row], failed = best.id >= VOCABULARY;
     const int position = p.current.positions[row], token = finished || failed ? p.pad : best.id;

@@ -24,6 +24,8 @@ def missing() -> str | None:
     """Return what the emulator needs and this machine lacks."""
     if platform.machine() != "x86_64":
         return "needs x86-64: the emulator's fibers are written for it"
+    if "f16c" not in Path("/proc/cpuinfo").read_text():
+        return "needs a processor with half precision (F16C)"
     if shutil.which("g++") is None:
         return "needs a C++ compiler: apt install g++"
     return None
@@ -35,7 +37,7 @@ def build_emulator(directory: Path, options: Sequence[str] = ()) -> Path:
     if library.exists():
         return library
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unknown-pragmas"]
-    command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", *warnings, *options]
+    command = ["g++", "-std=c++17", "-O1", "-mf16c", "-fPIC", "-shared", *warnings, *options]
     subprocess.run([*command, str(SOURCES / "emulator.cpp"), "-o", str(library)], check=True)
     return library
 

@@ -17,6 +17,7 @@ Address = int
 NORMS = ("layer", "rms", "affine")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 CLASSES = (8, 16, 32)  # the maximum rows of a compiled chain
+_WARPS = 8  # of a block
 
 
 class Memory(Protocol):
@@ -224,7 +225,7 @@ class Chain:
         """All buffers that are not weights. Integers are 0, and floats are NaN: kernels must not read them first."""
         integers = {name: (self.rows,) for name in (*_NEXT, *_CURRENT, "limits", "source_lengths")}
         integers |= {"error": (1,), "history": (self.rows, self._cache)}
-        integers |= {"source_ids": (self.rows, self.source), "mixed_ids": (int(self.constants["ROWS"]),)}
+        integers |= {"source_ids": (self.rows, self.source), "mixed_ids": (_WARPS, int(self.constants["ROWS"]))}
         integers["best_ids"] = (self._blocks, int(self.constants["ROWS"]))
         self._at |= {name: self.memory.place(np.zeros(shape, np.int32)) for name, shape in integers.items()}
         self._scratch = self._scratch_shapes(logits)
@@ -247,7 +248,7 @@ class Chain:
         if layers:
             widths["copy_context"] = self._heads * self._head_dim
             shapes["copy_weights"] = (layers, self.rows, self._heads, self.source)
-            shapes |= {"mixed": (int(self.constants["ROWS"]),), "unmixed": vocabulary}
+            shapes |= {"mixed": (_WARPS, int(self.constants["ROWS"])), "unmixed": vocabulary}
         if logits:
             shapes["logits"] = vocabulary
         return shapes | {name: (self.rows, width + -width % 8) for name, width in widths.items()}
@@ -256,8 +257,8 @@ class Chain:
         """Fill every buffer that a step must write before it reads it with NaN."""
         for name, shape in self._scratch.items():
             self.memory.write(self._at[name], _nan(shape))
-        for name, shape in (("best_ids", self._scratch["best"]), ("mixed_ids", self._scratch["best"][1:])):
-            self.memory.write(self._at[name], np.full(shape, -1, np.int32))
+        for name, blocks in (("best_ids", self._blocks), ("mixed_ids", _WARPS)):
+            self.memory.write(self._at[name], np.full((blocks, int(self.constants["ROWS"])), -1, np.int32))
 
     def place_sources(self, cross: Sequence[tuple[Array, Array]], lengths: Array, ids: Array | None = None) -> None:
         """Set cross-attention's keys and values, of each layer `[rows, heads, source, head_dim]`, and the sources."""
@@ -433,7 +434,7 @@ class Chain:
         if self.model.copy_heads:
             yield self._mix(blocks)
             best = {"best": self._at["mixed"], "best_ids": self._at["mixed_ids"]}
-            blocks = 1
+            blocks = _WARPS
         state = {name: self._at[name] for name in (*_CURRENT, *_NEXT, "limits", "history", "error")}
         ids = {"pad": self.model.pad_id, "eos": self.model.eos_id}
         yield Launch("choose", 1, Choice(**best, **state, **ids, blocks=blocks, rows=self.rows))

@@ -29,7 +29,7 @@ BATCHES = (3, 18)
 HALF_CACHES = (18,)  # the others have float32 caches
 CACHE = 6
 SOURCE = 5
-STEPS = 3
+STEPS = 2
 RECORDED = Path(__file__).with_suffix(".json")
 
 
