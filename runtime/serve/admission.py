@@ -51,7 +51,7 @@ class Admission:
 
 @dataclass
 class Share:
-    """What one client holds: the number of its places, and their amount."""
+    """Share of one client: the number of its places, and their amount."""
 
     count: int = 0
     amount: int = 0
@@ -128,7 +128,7 @@ def is_listed(address: str, names: Sequence[str]) -> bool:
     if "*" in names or address in names:
         return True
     for name in names:
-        with suppress(ValueError):  # a name that is no network
+        with suppress(ValueError):  # a host name
             if ipaddress.ip_address(address) in ipaddress.ip_network(name):
                 return True
     return False
