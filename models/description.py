@@ -9,7 +9,7 @@ from txport.runtime.bundle.kinds import check_kind, kind_of
 from txport.runtime.bundle.schema import Generation, added
 from txport.runtime.bundle.strict_json import encode, load
 from txport.runtime.bundle.tokenizer_rules import tokenizer_faults
-from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, ids_only, plain
+from txport.runtime.bundle.tokenizer_schema import ScoreSums, TokenizerDescription, ids_only, plain
 from txport.runtime.errors import CheckpointError, InputError
 
 FORMAT_VERSION = 1
@@ -80,6 +80,18 @@ def _described(directory: Path, config: Config) -> TokenizerDescription:
     for fault in tokenizer_faults(tokenizer, files, config.vocabularies):
         raise CheckpointError(f"{file}: {fault}")
     return tokenizer
+
+
+def read_score_sums(directory: Path) -> ScoreSums:
+    """Return the arithmetic of the unigram models in `directory`, the folder `tokenizer` of a checkpoint or of a run.
+
+    Raises:
+        CheckpointError: description.json is damaged.
+    """
+    file = directory / Path(DESCRIPTION).name
+    if not file.exists():
+        return "float64"  # written by SentencePiece before 0.2.2
+    return load(DescriptionFile, file, FORMAT_VERSION, REMEDY, CheckpointError).tokenizer.score_sums
 
 
 def write_description(directory: Path, tokenizer: TokenizerDescription) -> None:

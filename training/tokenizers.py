@@ -5,17 +5,20 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import sentencepiece
+from txport.models.description import read_score_sums, write_description
 from txport.models.importers.tokenizers.pieces import without_rule_file
 from txport.models.normalisation import rule_file, spaced
 from txport.runtime.bundle.schema import SpecialTokens
+from txport.runtime.bundle.tokenizer_schema import plain
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_directory
 from txport.runtime.text.lines import MAX_LINE_BYTES
 from txport.runtime.text.tokenizer import SentencePieceTokenizer
+from txport.runtime.text.unigram import library_sums
 from txport.training.corpora import Pair
 from txport.training.options import TokenizerOptions
 from txport.training.recipe import fitted_value
@@ -48,6 +51,9 @@ def train_tokenizer(pairs: Collection[Pair], options: TokenizerOptions, director
     with new_directory(directory) as temporary:
         for name, model in models.items():
             (temporary / f"{name}.model").write_bytes(model)
+        if (sums := library_sums()) != "float64":  # which checkpoints without a description have
+            first, *others = (f"tokenizer/{name}.model" for name in models)
+            write_description(temporary, replace(plain(first, (others or [first])[0], EOS), score_sums=sums))
 
 
 def most_pieces(pairs: Collection[Pair], options: TokenizerOptions) -> int:
@@ -57,10 +63,11 @@ def most_pieces(pairs: Collection[Pair], options: TokenizerOptions) -> int:
 
 def load_tokenizer(directory: Path) -> SentencePieceTokenizer:
     """Load a tokenizer that `train_tokenizer` has written."""
+    sums = read_score_sums(directory)
     shared = directory / "shared.model"
     if shared.exists():
-        return SentencePieceTokenizer(shared, eos=EOS)
-    return SentencePieceTokenizer(directory / "source.model", directory / "target.model", eos=EOS)
+        return SentencePieceTokenizer(shared, eos=EOS, sums=sums)
+    return SentencePieceTokenizer(directory / "source.model", directory / "target.model", eos=EOS, sums=sums)
 
 
 def padded_vocabulary(pieces: int) -> int:

@@ -1,5 +1,6 @@
 """Result of an importer, and its conversion to a checkpoint."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from txport.runtime.bundle.schema import Generation
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import TxportError
 from txport.runtime.files import file_errors
+from txport.runtime.text.unigram import library_sums
 
 
 @dataclass(frozen=True)
@@ -110,4 +112,7 @@ def write_imported(
         (temporary / "tokenizer").mkdir()
         for name, data in imported.tokenizer.files.items():
             (temporary / "tokenizer" / name).write_bytes(data)
-        write_description(temporary / "tokenizer", imported.tokenizer.description)
+        description = imported.tokenizer.description
+        if description.kind == "sentencepiece":
+            description = dataclasses.replace(description, score_sums=library_sums())
+        write_description(temporary / "tokenizer", description)

@@ -87,14 +87,14 @@ def _tokenizer(directory: Path, ours: Config, options: ImportOptions) -> tuple[T
     default = chosen_language(options.target_language, languages, "target", directory)
     chosen_language(options.source_language, {}, "source", directory)
     models = [read_bytes(directory / f"{side}.spm") for side in ("source", "target")]
+    pieces_by_side = [
+        pieces_of(model, directory / f"{side}.spm") for side, model in zip(("source", "target"), models, strict=True)
+    ]
     added = added_tokens(directory, source, min(ours.source_vocabulary, ours.target_vocabulary), PYTHON)
     special = {*_SPECIAL, *(f">>{name}<<" for name in languages)}
     tables = [
         with_added(by_id(side, special), model, added, side is not source)
         for side, model in zip((source, target), models, strict=True)
-    ]
-    pieces_by_side = [
-        pieces_of(model, directory / f"{side}.spm") for side, model in zip(("source", "target"), models, strict=True)
     ]
     models[1] = completed(models[1], pieces_by_side[1], [piece for piece in tables[1] if piece is not None])
     names = ["vocabulary.json"] * 2 if tables[0] == tables[1] else ["source.vocabulary.json", "target.vocabulary.json"]

@@ -4,8 +4,12 @@ Hashes of a bundle prove a complete copy, not an honest author, and the librarie
 address that external data names. So graphs must contain only what tx-export writes: listed standard operators without
 subgraphs, and weights whose data is in the graph itself or in a range of `weights.bin` (onnx.proto; Protocol Buffers
 encoding).
+
+Operators whose outputs have the sizes that an input contains, instead of those of their inputs, get these from shapes
+of tensors and from small constants, so that a graph cannot demand any amount of memory by a number.
 """
 
+import struct
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
@@ -32,6 +36,11 @@ OPERATORS: Mapping[str, frozenset[str]] = {
         "SkipSimplifiedLayerNormalization".split()
     ),
 }
+# Operators with sizes as inputs: the first and the last of these inputs, and the maximum of a constant among them.
+_SIZED = {b"Expand": (1, 1, 1), b"Pad": (1, 1, 1), b"Range": (0, 2, 65_536)}
+# Operators that compute sizes by selecting from those of the first input; Concat from those of all.
+_SELECTIONS = frozenset((b"Concat", b"Gather", b"Reshape", b"Slice", b"Squeeze", b"Unsqueeze"))
+_SHAPE = b"Shape"
 LARGEST_GRAPH = 64 << 20  # bytes; the base preset's have some 100 kB
 
 # wire types
@@ -66,21 +75,22 @@ _MODEL = _Fields("the model", _tags(_BYTES, 2, 3, 4, 6, 14) | _tags(_NUMBER, 1, 
 _NODE = 1 << 3 | _BYTES
 _INITIALIZER = 5 << 3 | _BYTES
 _PARTS = _Fields("the graph", _tags(_BYTES, 2, 10, 11, 12, 13, 16) | {_NODE, _INITIALIZER})
-_KIND, _ATTRIBUTE, _DOMAIN = (number << 3 | _BYTES for number in (4, 5, 7))
-_NODES = _Fields("a node", _tags(_BYTES, 1, 2, 3, 6, 9) | {_KIND, _ATTRIBUTE, _DOMAIN})
+_INPUT, _OUTPUT, _KIND, _ATTRIBUTE, _DOMAIN = (number << 3 | _BYTES for number in (1, 2, 4, 5, 7))
+_NODES = _Fields("a node", _tags(_BYTES, 3, 6, 9) | {_INPUT, _OUTPUT, _KIND, _ATTRIBUTE, _DOMAIN})
 # Attributes are numbers and strings only: no tensors, graphs, sparse tensors, types, lists of these, or references.
 _ATTRIBUTES = _Fields(
     "an attribute", _tags(_BYTES, 1, 4, 7, 8, 9, 13) | _tags(_NUMBER, 3, 8, 20) | _tags(_FIXED32, 2, 7)
 )
 _DIMENSION, _TYPE, _LOCATION = (number << 3 | _NUMBER for number in (1, 2, 14))
-_RAW = 9 << 3 | _BYTES
+_NAME, _RAW = (number << 3 | _BYTES for number in (8, 9))
+_INTEGERS = {6: "i", 7: "q"}  # TensorProto.DataType of sizes: format of an element
 _EXTERNAL = 13 << 3 | _BYTES
 _TENSORS = _Fields(
     "a weight",
-    _tags(_BYTES, 4, 5, 7, 8, 12, 16)
+    _tags(_BYTES, 4, 5, 7, 12, 16)
     | _tags(_NUMBER, 5, 7)
     | _tags(_FIXED32, 4)
-    | {_DIMENSION, _TYPE, _LOCATION, _RAW, _EXTERNAL},
+    | {_DIMENSION, _TYPE, _LOCATION, _NAME, _RAW, _EXTERNAL},
 )
 _OPSETS = _Fields("an opset", _tags(_BYTES, 1) | _tags(_NUMBER, 2))
 _KEY = 1 << 3 | _BYTES
@@ -153,18 +163,57 @@ def _check_model(model: bytes, weights: int) -> None:
         raise _Refusal(f"contains {graphs} graphs instead of one")
 
 
+class _Node(NamedTuple):
+    kind: bytes
+    inputs: list[bytes]
+
+
 def _check_graph(message: bytes, weights: int) -> None:
+    sized: list[_Node] = []
+    sources: dict[bytes, _Node] = {}  # of sizes, by output
+    constants: dict[bytes, tuple[int, ...]] = {}
     for tag, value in _fields(message, _PARTS):
         if tag == _NODE:
-            _check_node(value)
+            kind, found = _check_node(value)
+            if kind in _SIZED or kind in _SELECTIONS or kind == _SHAPE:
+                node = _Node(kind, [name for key, name in found if key == _INPUT])
+                sources |= {name: node for key, name in found if key == _OUTPUT}
+                if kind in _SIZED:
+                    sized.append(node)
         elif tag == _INITIALIZER:
-            _check_tensor(value, weights)
+            constants |= _check_tensor(value, weights)
+    for node in sized:
+        first, last, most = _SIZED[node.kind]
+        _check_sizes(node.kind, node.inputs[first : last + 1], sources, constants, most)
 
 
-def _check_node(message: bytes) -> None:
+def _check_sizes(
+    kind: bytes,
+    inputs: list[bytes],
+    sources: Mapping[bytes, _Node],
+    constants: Mapping[bytes, tuple[int, ...]],
+    most: int,
+) -> None:
+    """Check that sizes are those of tensors, or constants up to `most`."""
+    seen: set[bytes] = set()
+    while inputs:
+        name = inputs.pop()
+        source = sources.get(name)
+        if name in seen or (source is not None and source.kind == _SHAPE):
+            continue
+        seen.add(name)
+        if source is not None and source.kind in _SELECTIONS:
+            inputs += source.inputs if source.kind == b"Concat" else source.inputs[:1]
+        elif source is not None or not all(abs(size) <= most for size in constants.get(name, (most + 1,))):
+            raise _Refusal(f"contains the operator {_text(kind)!r} with sizes that tx-export does not write")
+
+
+def _check_node(message: bytes) -> tuple[bytes, list[tuple[int, Any]]]:
+    """Return the operator of a node, and its fields."""
     kinds: list[bytes] = []
     domains: list[bytes] = []
-    for tag, value in _fields(message, _NODES):
+    found = _fields(message, _NODES)
+    for tag, value in found:
         if tag == _ATTRIBUTE:
             _check_attribute(value)
         elif tag == _KIND:
@@ -174,6 +223,7 @@ def _check_node(message: bytes) -> None:
     if len(kinds) != 1 or len(domains) > 1:
         raise _Refusal("contains a node without exactly one operator")
     _check_operator(kinds[0], domains[0] if domains else b"")
+    return kinds[0], found
 
 
 # A graph has thousands of nodes, but few different operators and attributes. Each is checked once.
@@ -189,23 +239,30 @@ def _check_attribute(message: bytes) -> None:
     _fields(message, _ATTRIBUTES)
 
 
-def _check_tensor(message: bytes, weights: int) -> None:
-    values_by_tag: dict[int, list[Any]] = {_DIMENSION: [], _TYPE: [], _LOCATION: [], _RAW: [], _EXTERNAL: []}
+def _check_tensor(message: bytes, weights: int) -> dict[bytes, tuple[int, ...]]:
+    """Return the integers of a weight that is in the graph, by its name."""
+    values_by_tag: dict[int, list[Any]] = {_DIMENSION: [], _TYPE: [], _LOCATION: [], _RAW: [], _EXTERNAL: [], _NAME: []}
     for tag, value in _fields(message, _TENSORS):
         if tag in values_by_tag:
             values_by_tag[tag].append(value)
-    dimensions, types, locations, raw, pairs = values_by_tag.values()
+    dimensions, types, locations, raw, pairs, names = values_by_tag.values()
     if locations not in ([], [0], [1]) or (locations == [1]) != bool(pairs) or len(raw) + bool(pairs) > 1:
         _refuse_weight("is neither in the graph nor in a file")
     if len(types) != 1 or types[0] not in _ELEMENTS:
         _refuse_weight("has a type that tx-export does not write")
     if len(dimensions) > _MAX_DIMENSIONS:
         _refuse_weight(f"has {len(dimensions)} dimensions")
-    size = prod(dimensions) * _ELEMENTS[types[0]]
+    count = prod(dimensions)
+    size = count * _ELEMENTS[types[0]]
+    if not raw and not pairs and count > len(message):
+        _refuse_weight(f"has fewer than {count} elements")
     if raw and len(raw[0]) != size:
         _refuse_weight(f"has {len(raw[0])} bytes instead of {size}")
     if pairs:
         _check_range([_pair(pair) for pair in pairs], size, weights)
+    if not raw or types[0] not in _INTEGERS:
+        return {}
+    return {name: struct.unpack(f"<{count}{_INTEGERS[types[0]]}", raw[0]) for name in names[-1:]}
 
 
 def _check_range(pairs: list[tuple[str, str]], size: int, weights: int) -> None:

@@ -13,6 +13,8 @@ FIRST_BYTE = 3
 
 # Placeholders among ids for the id of the sentence's language.
 Placeholder = Literal["source_language", "target_language"]
+# How SentencePiece adds scores in unigram models: in float64 up to version 0.2.1, in float32 from 0.2.2 on.
+ScoreSums = Literal["float64", "float32"]
 SOURCE_LANGUAGE: Placeholder = "source_language"
 TARGET_LANGUAGE: Placeholder = "target_language"
 MARIANS_MARKER = (">>", "<<")
@@ -127,6 +129,8 @@ class TokenizerDescription:
             the codes in answers.
         prompt: target_prefix does not count in the length of a hypothesis, as in Whisper: Hugging Face has it in
             `decoder_input_ids`.
+        score_sums: the arithmetic of SentencePiece's unigram models at import or training, which decides among
+            segmentations of equal score. Runtimes follow it, whatever version they have.
     """
 
     kind: Literal["sentencepiece", "tokenizers", "bytes", "none"]
@@ -138,6 +142,7 @@ class TokenizerDescription:
     languages: Languages | None
     added: AddedTokens | None = added(None)
     prompt: bool = strict_json.added(False)  # `added` is a field here
+    score_sums: ScoreSums = strict_json.added("float64")
 
 
 def ids_only(eos: int) -> TokenizerDescription:

@@ -32,6 +32,8 @@ _TYPES = {"float32": "float", "float16": "float16", "int64": "int64", "int32": "
 SPIN_US = "500"
 # The first version whose MultiHeadAttention reads a bias of one head, [batch, 1, 1, source], correctly in all rows.
 READS_BIAS = (1, 21, 1)
+# Folder of the weights of a graph that is not read from a file.
+_FOLDER = "session.model_external_initializers_file_folder_path"
 _log = logging.getLogger(__name__)
 
 
@@ -156,7 +158,6 @@ def open_session(
     """
     files = files_of(bundle)
     path = files / graph.file
-    _check_version(path, graph)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # fatal messages only: errors are raised as exceptions
     options.intra_op_num_threads = threads or limited()
@@ -183,7 +184,13 @@ def open_session(
     avoid_overflow(options)
     try:
         graph_bytes = checked_graph(files, graph.file)
-        model = _in_archive(files, graph_bytes, options) if isinstance(files, Archive) else str(path)
+        model: bytes | str = graph_bytes
+        _check_version(path, graph, graph_bytes)
+        # The bytes that were checked, since the file may change.
+        if isinstance(files, Archive):
+            model = _in_archive(files, graph_bytes, options)
+        else:
+            options.add_session_config_entry(_FOLDER, str((files / WEIGHTS).parent))
         # The fallback of ONNX Runtime is disabled because it prints to standard output.
         kind = onnxruntime.InferenceSession if first == CPU else _GpuSession
         session = kind(model, options, providers=list(providers), enable_fallback=0)
@@ -200,14 +207,14 @@ def open_session(
     return session
 
 
-def _check_version(path: File, graph: Graph) -> None:
+def _check_version(path: File, graph: Graph, model: bytes) -> None:
     """Refuse a graph with an operator that this version computes wrongly in all rows after the first, without an error.
 
     Raises:
         BundleError: the graph has such an operator.
     """
     version = tuple(int(number) for number in re.findall(r"\d+", onnxruntime.__version__)[:3])
-    if version < READS_BIAS and b"MultiHeadAttention" in path.read_bytes():
+    if version < READS_BIAS and b"MultiHeadAttention" in model:
         raise BundleError(
             f"ONNX Runtime {onnxruntime.__version__} computes the lowering {graph.lowering} of {path} wrongly in "
             f"batches: install {'.'.join(map(str, READS_BIAS))} or newer, or use a bundle with the lowering scatter"
@@ -233,7 +240,7 @@ def _in_archive(archive: Archive, model: bytes, options: Any) -> bytes:
     """
     path = archive.path
     if path is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
+        options.add_session_config_entry(_FOLDER, str(path.parent))
         return with_location(model, path.name, archive.span(WEIGHTS)[0])
     if not hasattr(options, "add_external_initializers_from_files_in_memory"):
         raise MissingLibrary(

@@ -9,13 +9,15 @@ from typing import Any, Protocol
 import sentencepiece
 from txport.runtime.bundle.archive import File
 from txport.runtime.bundle.protobuf import field, fields, number_field
-from txport.runtime.bundle.tokenizer_schema import FIRST_BYTE
+from txport.runtime.bundle.tokenizer_schema import FIRST_BYTE, ScoreSums
 from txport.runtime.errors import BundleError, EngineError, is_failure
 from txport.runtime.libraries import needs
 from txport.runtime.text.added_tokens import WORD, Normalised
 from txport.runtime.text.alignment import Span
 from txport.runtime.text.expression_rules import SlowExpression, check_expressions
+from txport.runtime.text.pieces import Piece, read_pieces
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
+from txport.runtime.text.unigram import Unigram, library_sums, other_unigram
 from txport.runtime.text.unknown import blocks, located, shortened
 from txport.runtime.text.vocabulary import Vocabulary
 
@@ -54,29 +56,53 @@ class Pieces(Side):
     Args:
         model: the file.
         vocabulary: the order of the ids; None for that of the model file.
+        sums: the arithmetic of a unigram model; None for that of the installed library.
 
     Raises:
         BundleError: the file is missing or is not a SentencePiece model.
     """
 
-    def __init__(self, model: File, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(self, model: File, vocabulary: Vocabulary | None = None, sums: ScoreSums | None = None) -> None:
         self._processor = _load(model)
         self._vocabulary = vocabulary
+        self._sums = sums or library_sums()
         self.size = int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
         text, _ = shortened(_valid(text), self._is_unknown)
+        if (pieces := self._segmented(text)) is not None:
+            return self._ids(pieces)
         if self._vocabulary is None:
             return list(self._processor.encode(text, out_type=int))
         return self._vocabulary.ids(self._processor.encode(text, out_type=str))
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
         text, gaps = shortened(_valid(text), self._is_unknown)
-        pieces = self._processor.encode(text, out_type="immutable_proto").pieces
-        spans = located([(piece.begin, piece.end) for piece in pieces], gaps)
+        pieces = self._pieces(text)
+        return self._ids(pieces), located([(piece.begin, piece.end) for piece in pieces], gaps)
+
+    def _pieces(self, text: str) -> list[Piece]:
+        if (pieces := self._segmented(text)) is not None:
+            return pieces
+        return read_pieces(self._processor.encode(text, out_type="serialized_proto"), text)
+
+    def _segmented(self, text: str) -> list[Piece] | None:
+        """Return the pieces of a text that the library's arithmetic may segment otherwise; None for other texts."""
+        if self._unigram is None:
+            return None
+        normal, places = self._processor.normalize(text, with_offsets=True)
+        if self._unigram.is_certain(normal):
+            return None
+        return self._unigram.segment(normal, places)
+
+    @cached_property
+    def _unigram(self) -> Unigram | None:
+        return other_unigram(self._processor.serialized_model_proto(), self._sums)
+
+    def _ids(self, pieces: Sequence[Piece]) -> list[int]:
         if self._vocabulary is None:
-            return [piece.id for piece in pieces], spans
-        return self._vocabulary.ids([piece.piece for piece in pieces]), spans
+            return [piece.id for piece in pieces]
+        return self._vocabulary.ids([piece.text for piece in pieces])
 
     def _is_unknown(self, text: str) -> bool:
         """Return whether the model converts a text to one unknown piece, after the marker of a word.
@@ -98,12 +124,12 @@ class Pieces(Side):
 
     def split(self, text: str) -> list[str]:
         full_text = _valid(text)
-        text, gaps = shortened(full_text, self._is_unknown)
-        pieces = self._processor.encode(text, out_type="immutable_proto").pieces
+        text, gaps = shortened(full_text, self._is_unknpiece_text)
+        pieces = self._pieces(text)
         spans = located([(piece.begin, piece.end) for piece in pieces], gaps)
         split = []
         for piece, (begin, end) in zip(pieces, spans, strict=True):
-            piece_text = piece.piece
+            piece_text = piece.text
             if end - begin > piece.end - piece.begin:  # a long run of unknown characters
                 mark = WORD * piece_text.startswith(WORD)
                 piece_text = mark + full_text[begin:end].strip()
@@ -181,12 +207,12 @@ def _normalised_block(processor: sentencepiece.SentencePieceProcessor, text: str
     """Return a normalised text, joined from its pieces."""
     parts: list[str] = []
     offsets: list[int] = []
-    for piece in processor.encode(text, out_type="immutable_proto").pieces:
+    for piece in read_pieces(processor.encode(text, out_type="serialized_proto"), text):
         # A character outside the vocabulary becomes one piece per byte. SentencePiece gives its span to the last one.
         if processor.is_byte(piece.id):
             part = text[piece.begin : piece.end]
         else:
-            part = piece.piece.replace(WORD, " ")
+            part = piece.text.replace(WORD, " ")
         # Counted from the end, since the space that the model adds in front has no character in the text.
         offsets += [max(piece.begin, piece.end - len(part) + i) for i in range(len(part))]
         parts.append(part)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from txport.runtime.bundle.archive import Files, files_of
 from txport.runtime.bundle.tokenizer_schema import (
+    ScoreSums,
     TokenizerDescription,
     TokenizerFiles,
     Vocabularies,
@@ -175,17 +176,18 @@ class SentencePieceTokenizer(TextTokenizer):
         source: the model file of the source side.
         target: the model file of the target side; None for the same file.
         eos: the id that is appended to source ids.
+        sums: the arithmetic of unigram models; None for that of the installed library.
 
     Raises:
         BundleError: a file is missing or is not a SentencePiece model.
     """
 
-    def __init__(self, source: Path, target: Path | None = None, *, eos: int) -> None:
-        pieces = Pieces(source)
+    def __init__(self, source: Path, target: Path | None = None, *, eos: int, sums: ScoreSums | None = None) -> None:
+        pieces = Pieces(source, None, sums)
         if target is None or target == source:
             target_pieces = pieces
         else:
-            target_pieces = Pieces(target)
+            target_pieces = Pieces(target, None, sums)
         super().__init__(pieces, target_pieces, plain(source.name, (target or source).name, eos), 0)
         self.source_size = pieces.size
         self.target_size = target_pieces.size
@@ -272,9 +274,13 @@ def _with_added(side: Pieces | Bytes, description: TokenizerDescription, *, deco
 def _side(bundle: Files, description: TokenizerDescription, files: TokenizerFiles, unk: int, size: int) -> Side:
     path = bundle / files.model
     if description.kind == "sentencepiece" and files.vocabulary is not None:
-        pieces = Pieces(path, load_vocabulary(bundle / files.vocabulary, size, unk))
+        pieces = Pieces(path, load_vocabulary(bundle / files.vocabulary, size, unk), description.score_sums)
         return _with_added(pieces, description, decodes=True)
-    side: FromTokenizers | Pieces = FromTokenizers(path) if description.kind == "tokenizers" else Pieces(path)
+    side: FromTokenizers | Pieces
+    if description.kind == "tokenizers":
+        side = FromTokenizers(path)
+    else:
+        side = Pieces(path, None, description.score_sums)
     # A smaller tokenizer is possible: many models pad their vocabulary to a round number of rows.
     if side.size > size:
         raise BundleError(

@@ -4,6 +4,7 @@ Both runtimes must refuse each of them. To write it again: `python tests/data/ma
 """
 
 import json
+import struct
 from pathlib import Path
 
 import onnx
@@ -75,6 +76,8 @@ def _places() -> dict[str, tuple[ModelProto, str]]:
     found["no location"] = (nowhere, "is neither in the graph nor in a file")
     short = TensorProto(name="w", dims=[300], data_type=TensorProto.FLOAT, raw_data=bytes(1196))
     found["short data"] = (short, "has 1196 bytes instead of 1200")
+    empty = TensorProto(name="w", dims=[1 << 20, 1 << 20], data_type=TensorProto.FLOAT)
+    found["no data"] = (empty, "has fewer than 1099511627776 elements")
     return {name: (model(tensor), words) for name, (tensor, words) in found.items()}
 
 
@@ -99,10 +102,38 @@ def _nodes() -> dict[str, tuple[ModelProto, str]]:
     return {name: (model(nodes=(each,)), words) for name, (each, words) in found.items()}
 
 
+def _sizes() -> dict[str, tuple[ModelProto, str]]:
+    """Operators whose outputs are as large as a number in the graph."""
+    large = helper.make_tensor("n", TensorProto.INT64, [1], struct.pack("<q", 1 << 40), raw=True)
+    one = helper.make_tensor("one", TensorProto.INT64, [1], struct.pack("<q", 1), raw=True)
+    shape = helper.make_node("Shape", ["x"], ["shape"])
+    product = helper.make_node("Mul", ["shape", "shape"], ["n"])
+    joined = helper.make_node("Concat", ["shape", "n"], ["sizes"], axis=0)
+    external = weight()
+    external.name, external.data_type, external.dims[0] = "n", TensorProto.INT64, 150
+    found = {}
+    for kind, inputs in (("Expand", ["x", "n"]), ("Pad", ["x", "n"]), ("Range", ["one", "n", "one"])):
+        sized = helper.make_node(kind, inputs, ["y"])
+        words = f"contains the operator '{kind}' with sizes that tx-export does not write"
+        found[f"{kind} by a constant"] = (model(large, one, nodes=(sized,)), words)
+        found[f"{kind} by a product"] = (model(one, nodes=(shape, product, sized)), words)
+        found[f"{kind} by a file"] = (model(one, external, nodes=(sized,)), words)
+        found[f"{kind} by an input"] = (model(one, nodes=(sized,)), words)
+        joining = helper.make_node(kind, ["sizes" if name == "n" else name for name in inputs], ["y"])
+        found[f"{kind} by a joined constant"] = (model(large, one, nodes=(shape, joined, joining)), words)
+    return found
+
+
 def _models() -> dict[str, tuple[bytes, str]]:
     """Other parts of a model, and bytes that are none."""
     sparse = model()
     sparse.graph.sparse_initializer.add(values=weight("/etc/passwd"), dims=[300])
+    renamed = model(nodes=(helper.make_node("Expand", ["x", "n"], ["y"]),))
+    named = b"\x08\x01\x10\x07\x42\x01n\x42\x01m\x4a\x08" + struct.pack(
+        "<q", 1
+    )  # protobuf's parsers take the last name
+    renamed_graph = renamed.graph.SerializeToString() + b"\x2a" + bytes([len(named)]) + named
+    renamed_model = b"\x3a" + bytes([len(renamed_graph)]) + renamed_graph
     functions = model()
     functions.functions.add(name="f", domain="", node=[node("Loop")])
     training = model()
@@ -111,6 +142,7 @@ def _models() -> dict[str, tuple[bytes, str]]:
     wide_tag = b"\xba\x80\x80\x80\x10" + b"\x00"  # 58 + 2**32, which protobuf's parsers cut to 58: the graph
     return {
         "sparse initializer": (sparse.SerializeToString(), "contains the graph with the field 15"),
+        "two names": (renamed_model, "contains the operator 'Expand' with sizes"),
         "functions": (functions.SerializeToString(), "contains the model with the field 25"),
         "training": (training.SerializeToString(), "contains the model with the field 20"),
         "domain": (model(domain="ai.onnx.ml").SerializeToString(), "uses operators of the domain 'ai.onnx.ml'"),
@@ -126,7 +158,9 @@ def _models() -> dict[str, tuple[bytes, str]]:
 
 def cases() -> dict[str, tuple[bytes, str]]:
     """Bytes of each graph, and words of its refusal."""
-    written = {name: (each.SerializeToString(), words) for name, (each, words) in (_places() | _nodes()).items()}
+    written = {
+        name: (each.SerializeToString(), words) for name, (each, words) in (_places() | _nodes() | _sizes()).items()
+    }
     return written | _models()
 
 

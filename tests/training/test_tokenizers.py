@@ -22,7 +22,7 @@ def pieces(file: Path) -> sentencepiece.SentencePieceProcessor:
 def test_joint(tmp_path: Path, algorithm: str) -> None:
     options = TokenizerOptions(vocabulary=300, algorithm=algorithm, lower_case=True)  # type: ignore[arg-type]
     train_tokenizer(PAIRS, options, tmp_path / "tokenizer")
-    assert [file.name for file in (tmp_path / "tokenizer").iterdir()] == ["shared.model"]
+    assert [file.name for file in (tmp_path / "tokenizer").glob("*.model")] == ["shared.model"]
     model = pieces(tmp_path / "tokenizer" / "shared.model")
     assert (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id()) == (0, 1, 2, 3)
     assert model.get_piece_size() == 300
@@ -57,7 +57,7 @@ def test_long_lines_are_not_left_out(tmp_path: Path) -> None:
 
 def test_separate(tmp_path: Path) -> None:
     train_tokenizer(PAIRS, TokenizerOptions(vocabulary=200, joint=False), tmp_path / "tokenizer")
-    assert {file.name for file in (tmp_path / "tokenizer").iterdir()} == {"source.model", "target.model"}
+    assert {file.name for file in (tmp_path / "tokenizer").glob("*.model")} == {"source.model", "target.model"}
     target = pieces(tmp_path / "tokenizer" / "target.model")
     assert not any(target.id_to_piece(number).lstrip("▁").isdigit() for number in range(target.get_piece_size()))
     tokenizer = load_tokenizer(tmp_path / "tokenizer")

@@ -1,7 +1,9 @@
 #include "utf8.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <cstdio>
 #include <utility>
 
 #include "errors.hpp"
@@ -92,6 +94,30 @@ std::string without_faults(std::string_view bytes) {
     start += std::max<std::size_t>(1, length);
   }
   return text;
+}
+
+std::string printable(std::string_view bytes) {
+  std::string result;
+  std::array<char, 8> escape{};
+  for (std::size_t at = 0; at < bytes.size();) {
+    const Character character = character_at(bytes, at);
+    const std::string_view part = bytes.substr(at, character.length);
+    const std::uint32_t code = character.code;
+    const bool is_invalid = code == 0xFFFD && character.length == 1;
+    const bool is_control = code != '\n' && code != '\t' && (code < 0x20 || (0x7F <= code && code < 0xA0));
+    const bool is_direction = (0x202A <= code && code <= 0x202E) || (0x2066 <= code && code <= 0x2069);
+    at += character.length;
+    if (code == '\r') {
+      result += "\\r";
+    } else if (is_invalid || is_control || is_direction) {
+      const std::uint32_t shown = is_invalid ? static_cast<unsigned char>(part.front()) : code;
+      std::snprintf(escape.data(), escape.size(), is_direction ? "\\u%04x" : "\\x%02x", shown);
+      result += escape.data();
+    } else {
+      result += part;
+    }
+  }
+  return result;
 }
 
 bool is_blank(std::string_view text) {

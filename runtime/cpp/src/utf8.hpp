@@ -22,6 +22,10 @@ std::string replace_faults(std::string_view bytes);
 // Remove invalid bytes, as Python's errors="ignore" does.
 std::string without_faults(std::string_view bytes);
 
+// Return a text with escapes such as \x1b instead of control characters, except line ends and tabs, of controls of the
+// direction of text, and of invalid bytes. Names in a message may come from a stranger's file.
+std::string printable(std::string_view bytes);
+
 // Return whether valid UTF-8 is empty or contains only white space, as defined by Python's str.isspace.
 bool is_blank(std::string_view text);
 

@@ -15,14 +15,13 @@
 
 #include "at_least.hpp"
 #include "errors.hpp"
-#include "printable.hpp"
 #include "translator.hpp"
+#include "utf8.hpp"
 
 namespace {
 
 using namespace txport::core;
 using txport::tools::at_least;
-using txport::tools::printable;
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 

@@ -20,7 +20,6 @@
 #include "at_least.hpp"
 #include "errors.hpp"
 #include "new_file.hpp"
-#include "printable.hpp"
 #include "text/lines.hpp"
 #include "translator.hpp"
 #include "utf8.hpp"
@@ -29,7 +28,6 @@ namespace {
 
 using namespace txport::core;
 using txport::tools::at_least;
-using txport::tools::printable;
 
 // Exit codes after Ctrl-C and after a closed pipe, as shells report them.
 constexpr int kInterrupted = 130;

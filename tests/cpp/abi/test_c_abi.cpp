@@ -6,9 +6,11 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "repository.hpp"
 #include "txport/txport.hpp"
+#include "utf8.hpp"
 
 namespace {
 
@@ -427,6 +429,22 @@ TEST_CASE("C and C++ API: weights that were changed are refused if their hash is
   txport::TranslatorOptions options;
   options.verify = true;
   CHECK_THROWS_AS(txport::Translator(bundle.string(), options), txport::BundleError);
+}
+
+TEST_CASE("C ABI: messages are printable text") {
+  std::string long_name;
+  for (int i = 0; i < 3000; ++i) long_name += "\xC3\xA9";
+  for (const std::string& name :
+       {std::string("no\x1B[31m\x7F\xC2\x9B\xFF\r\xE2\x80\xAE bundle"), long_name, "x" + long_name}) {
+    txport_translator* translator = nullptr;
+    CHECK(txport_open(name.c_str(), nullptr, &translator) != TXPORT_OK);
+    const std::string_view message = txport_message();
+    CHECK(!txport::core::utf8_fault(message));
+    CHECK(message.find_first_of("\x1B\x7F\r") == std::string_view::npos);
+    CHECK(message.find("\xC2\x9B") == std::string_view::npos);
+    CHECK(message.find("\xE2\x80\xAE") == std::string_view::npos);
+  }
+  CHECK(says("\xC3\xA9"));
 }
 
 TEST_CASE("C ABI: values that cannot be") {

@@ -31,12 +31,12 @@ TEST_CASE("graphs of committed bundles pass") {
   for (const fs::path& bundle : {kToyBundle, kTests / "data" / "before_t5" / "bundle"}) {
     for (const auto& entry : fs::directory_iterator(bundle / "onnx")) {
       if (entry.path().extension() != ".onnx") continue;
-      CHECK_NOTHROW(check_graph(Bundle(bundle), "onnx/" + entry.path().filename().string()));
+      CHECK_NOTHROW(checked_graph(Bundle(bundle), "onnx/" + entry.path().filename().string()));
       ++count;
     }
   }
   CHECK(count == 8);
-  CHECK_NOTHROW(check_graph(Bundle(kTests / "data" / "toy_bundle.txb"), "onnx/encoder.onnx"));
+  CHECK_NOTHROW(checked_graph(Bundle(kTests / "data" / "toy_bundle.txb"), "onnx/encoder.onnx"));
 }
 
 TEST_CASE("graphs that no export writes are refused, in the words of Python") {
@@ -57,10 +57,10 @@ TEST_CASE("graphs at other places, of other formats or of any size are refused")
   fs::create_directories(bundle / "onnx" / "x");
   for (const char* name : {"encoder.onnx", "onnx/x/encoder.onnx", "onnx/encoder.ort"}) {
     fs::copy_file(bundle / "onnx" / "encoder.onnx", bundle / name);
-    CHECK(fault_of<BundleError>([&] { check_graph(Bundle(bundle), name); }) ==
+    CHECK(fault_of<BundleError>([&] { checked_graph(Bundle(bundle), name); }) ==
           "txport does not load " + (bundle / name).string() +
               ", which is not a file onnx/*.onnx: export the bundle again with tx-export");
   }
   fs::resize_file(bundle / "onnx" / "encoder.onnx", kLargestGraph + 1);
-  CHECK_THROWS_AS(check_graph(Bundle(bundle), "onnx/encoder.onnx"), BundleError);
+  CHECK_THROWS_AS(checked_graph(Bundle(bundle), "onnx/encoder.onnx"), BundleError);
 }

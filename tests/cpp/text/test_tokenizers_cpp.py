@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import sentencepiece
@@ -18,8 +18,11 @@ import sentencepiece
 pytest.importorskip("transformers", reason="needs transformers: pip install 'txport[dev]'")
 
 import added_tokens
+import tied_models
 from foreign_models import WHOLE_GRID, import_here, shake
 from txport.exporter.export import ExportOptions, export_bundle
+from txport.runtime.bundle.strict_json import encode
+from txport.runtime.bundle.tokenizer_schema import ScoreSums, plain
 from txport.runtime.text.sides import Bytes, FromTokenizers, Pieces, Side
 from txport.runtime.translator import Translator
 
@@ -191,6 +194,21 @@ def test_sentencepiece_of_a_t5_is_that_of_python(normalization: str, tmp_path: P
     check("sentencepiece", tmp_path / "spiece.model", Pieces(tmp_path / "spiece.model"))
 
 
+@pytest.mark.parametrize("sums", get_args(ScoreSums))
+def test_ties_are_segmented_as_in_python(sums: ScoreSums, tmp_path: Path) -> None:
+    """Whatever arithmetic the two libraries have."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        (tmp_path / "x.model").write_bytes(tied_models.tied_model(rng))
+        description = replace(plain("x.model", "x.model", 0), score_sums=sums)
+        (tmp_path / "description.json").write_text(json.dumps(encode(description)))
+        ours = Pieces(tmp_path / "x.model", None, sums)
+        given = [tied_models.tied_text(rng) for _ in range(100)]
+        answers = by_description(tmp_path / "description.json", tmp_path, given, ours.size, 0)
+        for text, (ids, spans) in zip(given, answers, strict=True):
+            assert (ids, in_characters(text, spans)) == ours.locate(text), (seed, text)
+
+
 def test_bytes_are_those_of_python() -> None:
     check("bytes", "", Bytes())
 
@@ -312,7 +330,6 @@ def test_a_bundle_with_byte_level_bpe_is_translated_in_cpp(family: str, tmp_path
 @pytest.mark.parametrize("family", [name for name in added_tokens.FAMILIES if name != "bart"])
 def test_added_tokens_as_in_python(family: str, tmp_path: Path) -> None:
     """Ids, places and texts of every family's tokens, and those of other ways to treat the text around them."""
-    from txport.runtime.bundle.strict_json import encode
     from txport.runtime.text.tokenizer import open_tokenizer
 
     added_tokens.saved(family, tmp_path / "theirs")

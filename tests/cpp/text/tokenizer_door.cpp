@@ -25,7 +25,9 @@ json located(const Tokenizer& tokenizer, const std::string& text) {
 
 std::optional<TokenizerSide> side_of(const json& value) {
   if (value.is_null()) return std::nullopt;
-  return TokenizerSide{value["model"].get<std::string>(), value["vocabulary"].get<std::string>()};
+  const json& vocabulary = value["vocabulary"];
+  return TokenizerSide{value["model"].get<std::string>(),
+                       vocabulary.is_null() ? std::nullopt : std::optional(vocabulary.get<std::string>())};
 }
 
 AddedTokens added_of(const json& value) {
@@ -55,7 +57,8 @@ Manifest manifest_of(int argc, char** argv) {
   manifest.tokenizer.kind = value["kind"].get<std::string>();
   manifest.tokenizer.source = side_of(value["source"]);
   manifest.tokenizer.target = side_of(value["target"]);
-  manifest.tokenizer.added = added_of(value["added"]);
+  manifest.tokenizer.score_sums = value.value("score_sums", manifest.tokenizer.score_sums);
+  if (value.contains("added")) manifest.tokenizer.added = added_of(value["added"]);
   return manifest;
 }
 

@@ -67,6 +67,23 @@ def test_any_value_in_any_field(family: str, tmp_path: Path) -> None:
     assert refused > TRIED / 10
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_damaged_files_of_tokenizers(family: str, tmp_path: Path) -> None:
+    """No library gets a SentencePiece model before it is checked."""
+    directory = tmp_path / "theirs"
+    saved(family, directory)
+    files = [file for file in directory.iterdir() if file.suffix in (".spm", ".model")]
+    for file in files:
+        data = file.read_bytes()
+        for damaged in (b"", data[: len(data) // 2], bytes(len(data)), b"\xff" * 100):
+            file.write_bytes(damaged)
+            with pytest.raises(TxportError) as refused:
+                understood(directory, TARGETS.get(family))
+            assert "\n" not in str(refused.value)
+        file.write_bytes(data)
+    understood(directory, TARGETS.get(family))
+
+
 FIELDS: list[tuple[str, str, str, Any]] = [
     ("nllb", "tokenizer_config.json", "src_lang", ["eng_Latn"]),
     ("nllb", "tokenizer_config.json", "tokenizer_class", 5),

@@ -103,3 +103,19 @@ def test_no_session_opens_a_hostile_graph(packed: bool, tmp_path: Path) -> None:
         bundle = tmp_path / "bundle.txb"
     with pytest.raises(BundleError, match=r"encoder\.onnx, which contains a weight that is in the file '/etc/passwd'"):
         open_session(bundle, manifest.encoder, threads=1, providers=["CPUExecutionProvider"])
+
+
+def test_what_was_checked_is_what_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is replaced after the check is not read again."""
+    bundle = Path(shutil.copytree(BUNDLE, tmp_path / "bundle"))
+
+    def checked(files: Path, name: str) -> bytes:
+        model = checked_graph(files, name)
+        (bundle / name).unlink()
+        (bundle / name).write_bytes(REFUSED["loop"][0])
+        return model
+
+    monkeypatch.setattr("txport.runtime.engines.ort_session.checked_graph", checked)
+    open_session(bundle, Manifest.load(bundle).encoder, threads=1, providers=["CPUExecutionProvider"])
+    with pytest.raises(BundleError, match="contains the operator 'Loop'"):
+        checked_graph(bundle, "onnx/encoder.onnx")

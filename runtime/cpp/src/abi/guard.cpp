@@ -5,6 +5,9 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <string_view>
+
+#include "utf8.hpp"
 
 namespace txport::abi {
 
@@ -15,11 +18,21 @@ constexpr std::size_t kMessageBytes = 4096;
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): one per thread, like errno
 thread_local std::array<char, kMessageBytes> message{};
 
+void keep(std::string_view words) {
+  const std::size_t size =
+      words.size() < kMessageBytes ? words.size() : core::character_begin(words, kMessageBytes - 1);
+  std::memcpy(message.data(), words.data(), size);
+  message[size] = '\0';
+}
+
 }  // namespace
 
 txport_code fail(txport_code code, const char* words) noexcept {
-  std::strncpy(message.data(), words, kMessageBytes - 1);
-  message.back() = '\0';
+  try {
+    keep(core::printable(words));
+  } catch (const std::bad_alloc&) {
+    keep(words);
+  }
   return code;
 }
 

@@ -27,6 +27,25 @@ using Tags = std::set<std::uint64_t>;
 constexpr const char* kContrib = "com.microsoft";
 constexpr const char* kFault = "is not an ONNX model";
 
+// Operators with sizes as inputs: the first and the last of these inputs, and the maximum of a constant among them.
+// They get sizes from shapes of tensors and from small constants, so that a graph cannot demand any amount of memory by
+// a number.
+struct Sized {
+  std::size_t first;
+  std::size_t last;
+  std::int64_t most;
+};
+const std::map<std::string_view, Sized>& sized_operators() {
+  static const std::map<std::string_view, Sized> sized{
+      {"Expand", {1, 1, 1}}, {"Pad", {1, 1, 1}}, {"Range", {0, 2, 65'536}}};
+  return sized;
+}
+// Operators that compute sizes by selecting from those of the first input; Concat from those of all.
+const Names& selections() {
+  static const Names names{"Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze"};
+  return names;
+}
+
 // Operators that any version of tx-export has written, including those in bundles of the tests.
 const Names& operators(std::string_view domain) {
   static const Names standard{"Abs",
@@ -141,11 +160,20 @@ void check_attribute(std::string_view message) {
   for (Allowed fields(message, allowed, "an attribute"); fields.next();) continue;
 }
 
-void check_node(std::string_view message) {
+struct Node {
+  std::string_view kind;
+  std::vector<std::string_view> inputs;
+  std::vector<std::string_view> outputs;
+};
+
+Node check_node(std::string_view message) {
   static const Tags allowed = tags({1, 2, 3, 4, 5, 6, 7, 9});
+  Node node;
   std::vector<std::string_view> kinds;
   std::vector<std::string_view> domains;
   for (Allowed fields(message, allowed, "a node"); const auto field = fields.next();) {
+    if (field->number == 1) node.inputs.push_back(field->bytes);
+    if (field->number == 2) node.outputs.push_back(field->bytes);
     if (field->number == 4) kinds.push_back(field->bytes);
     if (field->number == 5) check_attribute(field->bytes);
     if (field->number == 7) domains.push_back(field->bytes);
@@ -156,6 +184,8 @@ void check_node(std::string_view message) {
     const std::string name = domain + (domain.empty() || kinds[0].empty() ? "" : ".") + std::string(kinds[0]);
     throw BundleError("contains the operator " + quote(name) + ", which tx-export does not write");
   }
+  node.kind = kinds[0];
+  return node;
 }
 
 // Parse an offset or a length.
@@ -214,17 +244,36 @@ std::uint64_t bytes_of(const std::vector<std::uint64_t>& dimensions, std::uint64
   return size;
 }
 
-void check_tensor(std::string_view message, std::uint64_t weights) {
+// Integers of weights that are in the graph, by name.
+using Constants = std::map<std::string_view, std::vector<std::int64_t>>;
+
+// Parse little-endian integers of 4 or 8 bytes.
+std::vector<std::int64_t> integers_of(std::string_view bytes, std::size_t element) {
+  std::vector<std::int64_t> values;
+  for (std::size_t at = 0; at < bytes.size(); at += element) {
+    std::uint64_t value =
+        element == 4 && (static_cast<unsigned char>(bytes[at + 3]) & 0x80U) != 0 ? UINT64_MAX << 32U : 0;
+    for (std::size_t i = 0; i < element; ++i) {
+      value |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[at + i])) << 8U * i;
+    }
+    values.push_back(static_cast<std::int64_t>(value));
+  }
+  return values;
+}
+
+void check_tensor(std::string_view message, std::uint64_t weights, Constants& constants) {
   static const Tags allowed = tags({4, 5, 7, 8, 9, 12, 13, 16}, {1, 2, 5, 7, 14}, {4});
   constexpr std::size_t kMaxDimensions = 8;
   std::vector<std::uint64_t> dimensions;
   std::vector<std::uint64_t> types;
   std::vector<std::uint64_t> locations;
+  std::string_view name;
   std::vector<std::string_view> raw;
   std::vector<std::string_view> entries;
   for (Allowed fields(message, allowed, "a weight"); const auto field = fields.next();) {
     if (field->number == 1) dimensions.push_back(field->value);
     if (field->number == 2) types.push_back(field->value);
+    if (field->number == 8) name = field->bytes;
     if (field->number == 9) raw.push_back(field->bytes);
     if (field->number == 13) entries.push_back(field->bytes);
     if (field->number == 14) locations.push_back(field->value);
@@ -238,17 +287,63 @@ void check_tensor(std::string_view message, std::uint64_t weights) {
   if (element == 0) refuse_weight("has a type that tx-export does not write");
   if (dimensions.size() > kMaxDimensions) refuse_weight("has " + std::to_string(dimensions.size()) + " dimensions");
   const std::uint64_t size = bytes_of(dimensions, element);
+  if (raw.empty() && !is_external && size / element > message.size()) {
+    refuse_weight("has fewer than " + std::to_string(size / element) + " elements");
+  }
   if (!raw.empty() && raw[0].size() != size) {
     refuse_weight("has " + std::to_string(raw[0].size()) + " bytes instead of " + std::to_string(size));
   }
   if (is_external) check_location(entries, size, weights);
+  constexpr std::uint64_t kInt32 = 6;
+  constexpr std::uint64_t kInt64 = 7;
+  if (!raw.empty() && (types[0] == kInt32 || types[0] == kInt64)) constants[name] = integers_of(raw[0], element);
+}
+
+// Check that sizes are those of tensors, or constants up to `most`. `sources`: the operators of sizes, by output.
+void check_sizes(const Node& node, const std::map<std::string_view, const Node*>& sources, const Constants& constants) {
+  const auto& [first, last, most] = sized_operators().at(node.kind);
+  std::vector<std::string_view> names;
+  for (std::size_t i = first; i <= last && i < node.inputs.size(); ++i) names.push_back(node.inputs[i]);
+  Names seen;
+  while (!names.empty()) {
+    const std::string_view name = names.back();
+    names.pop_back();
+    const auto found = sources.find(name);
+    const Node* source = found == sources.end() ? nullptr : found->second;
+    if (!seen.insert(name).second || (source != nullptr && source->kind == "Shape")) continue;
+    if (source != nullptr && selections().count(source->kind) == 1) {
+      const auto& inputs = source->inputs;
+      const std::size_t count = source->kind == "Concat" ? inputs.size() : std::min<std::size_t>(inputs.size(), 1);
+      names.insert(names.end(), inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(count));
+      continue;
+    }
+    const auto constant = constants.find(name);
+    const auto fits = [most = most](std::int64_t size) { return -most <= size && size <= most; };
+    if (source == nullptr && constant != constants.end() &&
+        std::all_of(constant->second.begin(), constant->second.end(), fits)) {
+      continue;
+    }
+    throw BundleError("contains the operator " + quote(std::string(node.kind)) +
+                      " with sizes that tx-export does not write");
+  }
 }
 
 void check_parts(std::string_view message, std::uint64_t weights) {
   static const Tags allowed = tags({1, 2, 5, 10, 11, 12, 13, 16});
+  std::vector<Node> nodes;
+  Constants constants;
   for (Allowed fields(message, allowed, "the graph"); const auto field = fields.next();) {
-    if (field->number == 1) check_node(field->bytes);
-    if (field->number == 5) check_tensor(field->bytes, weights);
+    if (field->number == 1) nodes.push_back(check_node(field->bytes));
+    if (field->number == 5) check_tensor(field->bytes, weights, constants);
+  }
+  std::map<std::string_view, const Node*> sources;
+  for (const Node& node : nodes) {
+    const bool has_sizes = sized_operators().count(node.kind) + selections().count(node.kind) == 1;
+    if (!has_sizes && node.kind != "Shape") continue;
+    for (const std::string_view output : node.outputs) sources[output] = &node;
+  }
+  for (const Node& node : nodes) {
+    if (sized_operators().count(node.kind) == 1) check_sizes(node, sources, constants);
   }
 }
 
@@ -285,15 +380,16 @@ void check_graph(std::string_view model, std::uint64_t weights) {
   if (graphs != 1) throw BundleError("contains " + std::to_string(graphs) + " graphs instead of one");
 }
 
-void check_graph(const Bundle& bundle, const std::string& name) {
+std::string checked_graph(const Bundle& bundle, const std::string& name) {
   const fs::path folder = fs::path(kWeightsName).parent_path();
   const fs::path path(name);
-  const std::string read = bundle.read(name, kLargestGraph);
+  std::string model = bundle.read(name, kLargestGraph);
   try {
     if (path.parent_path() != folder || path.extension() != ".onnx") {
       throw BundleError("is not a file " + folder.string() + "/*.onnx");
     }
-    check_graph(read, size_of_weights(bundle));
+    check_graph(model, size_of_weights(bundle));
+    return model;
   } catch (const BundleError& error) {
     throw BundleError("txport does not load " + bundle.name(name) + ", which " + error.what() +
                       ": export the bundle again with tx-export");

@@ -160,7 +160,7 @@ std::optional<AddedTokens> decode_added(const Value& value) {
 
 TokenizerDescription decode_tokenizer(const Value& value) {
   value.fields({"kind", "source", "target", "source_prefix", "source_suffix", "target_prefix", "languages"},
-               {"added", "prompt"});
+               {"added", "prompt", "score_sums"});
   return {value["kind"].literal({"sentencepiece", "tokenizers", "bytes", "none"}),
           decode_side(value["source"]),
           decode_side(value["target"]),
@@ -169,7 +169,8 @@ TokenizerDescription decode_tokenizer(const Value& value) {
           decode_affixes(value["target_prefix"]),
           decode_languages(value["languages"]),
           value.has("added") ? decode_added(value["added"]) : std::nullopt,
-          value.has("prompt") && value["prompt"].boolean()};
+          value.has("prompt") && value["prompt"].boolean(),
+          value.has("score_sums") ? value["score_sums"].literal({"float64", "float32"}) : "float64"};
 }
 
 std::optional<Verification> decode_verification(const Value& value) {

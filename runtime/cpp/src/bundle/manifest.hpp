@@ -147,8 +147,9 @@ struct TokenizerDescription {
   std::vector<Affix> source_suffix;
   std::vector<Affix> target_prefix;  // forced beginning of each translation
   std::optional<Languages> languages;
-  std::optional<AddedTokens> added;  // for kinds "sentencepiece" and "bytes"
-  bool prompt = false;               // target_prefix does not count in the length of a hypothesis
+  std::optional<AddedTokens> added;    // for kinds "sentencepiece" and "bytes"
+  bool prompt = false;                 // target_prefix does not count in the length of a hypothesis
+  std::string score_sums = "float64";  // arithmetic of SentencePiece's unigram models
 };
 
 // The result of comparing the bundle with PyTorch at export; verification.json has the details.

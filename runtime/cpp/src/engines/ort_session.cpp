@@ -194,17 +194,21 @@ Ort::SessionOptions session_options(const SessionSettings& settings) {
   return options;
 }
 
-// Open a session for a graph in a file of tx-pack. ONNX Runtime maps the weights of a file, and copies those of a
-// bundle in memory.
-Ort::Session session_of(const Bundle& bundle, const Graph& graph, Ort::SessionOptions options) {
-  std::string model(bundle.view(graph.file));
+// Open a session for the bytes of a checked graph: its file may change after the check. ONNX Runtime maps the weights
+// of a directory or a file of tx-pack, and copies those of a bundle in memory.
+Ort::Session session_of(const Bundle& bundle, std::string model, Ort::SessionOptions options) {
+  constexpr const char* kFolder = "session.model_external_initializers_file_folder_path";
+  if (bundle.is_directory()) {
+    options.AddConfigEntry(kFolder, (bundle.directory() / kWeightsName).parent_path().c_str());
+    return {environment(), model.data(), model.size(), options};
+  }
   const Bundle::Place weights = bundle.place(kWeightsName);
   if (weights.path.empty()) {
     const std::string_view bytes = bundle.view(kWeightsName);
     options.AddExternalInitializersFromFilesInMemory({fs::path(kWeightsName).filename().string()},
                                                      {const_cast<char*>(bytes.data())}, {bytes.size()});
   } else {
-    options.AddConfigEntry("session.model_external_initializers_file_folder_path", weights.path.parent_path().c_str());
+    options.AddConfigEntry(kFolder, weights.path.parent_path().c_str());
     model = moved_external_data(model, weights.path.filename().string(), weights.start);
   }
   return {environment(), model.data(), model.size(), options};
@@ -212,6 +216,8 @@ Ort::Session session_of(const Bundle& bundle, const Graph& graph, Ort::SessionOp
 
 // First version whose MultiHeadAttention applies a bias of one head, [batch, 1, 1, source], correctly to all rows.
 constexpr const char* kFirstWithBias = "1.21.1";
+// First version that certainly finds the weights of a graph in memory; others read the file of the graph again.
+constexpr const char* kFirstWithFolder = "1.20.0";
 
 // Return the numbers of a version, such as {1, 21, 1}.
 std::array<int, 3> numbers_of(const std::string& version) {
@@ -223,9 +229,9 @@ std::array<int, 3> numbers_of(const std::string& version) {
 }
 
 // Refuse a graph with an operator that this version computes incorrectly in rows after the first, without an error.
-void check_version(const Bundle& bundle, const Graph& graph) {
+void check_version(const Bundle& bundle, const Graph& graph, const std::string& model) {
   if (numbers_of(onnxruntime_version()) >= numbers_of(kFirstWithBias)) return;
-  if (bundle.read(graph.file).find("MultiHeadAttention") == std::string::npos) return;
+  if (model.find("MultiHeadAttention") == std::string::npos) return;
   throw BundleError("ONNX Runtime " + onnxruntime_version() + " computes the lowering " + graph.lowering + " of " +
                     bundle.name(graph.file) + " wrongly in batches: install " + kFirstWithBias +
                     " or newer, or use a bundle with the lowering scatter");
@@ -233,13 +239,14 @@ void check_version(const Bundle& bundle, const Graph& graph) {
 
 Ort::Session open_session(const Bundle& bundle, const Graph& graph, const SessionSettings& settings) {
   const std::string path = bundle.name(graph.file);
-  check_graph(bundle, graph.file);
-  check_version(bundle, graph);
+  std::string model = checked_graph(bundle, graph.file);
+  check_version(bundle, graph, model);
   std::shared_lock<std::shared_mutex> uncaptured;
   if (settings.device != "cpu") uncaptured = std::shared_lock(whole_device());
   try {
-    Ort::Session session = bundle.is_directory() ? Ort::Session(environment(), path.c_str(), session_options(settings))
-                                                 : session_of(bundle, graph, session_options(settings));
+    const bool from_file = bundle.is_directory() && numbers_of(onnxruntime_version()) < numbers_of(kFirstWithFolder);
+    Ort::Session session = from_file ? Ort::Session(environment(), path.c_str(), session_options(settings))
+                                     : session_of(bundle, std::move(model), session_options(settings));
     if (fits(session, graph)) return session;
   } catch (const Ort::Exception& error) {
     const std::string why = reason(error);

@@ -12,6 +12,7 @@
 #include "text/pieces.hpp"
 #include "text/sentencepiece_rules.hpp"
 #include "text/side.hpp"
+#include "text/unigram.hpp"
 #include "text/unknown.hpp"
 #include "text/vocabulary.hpp"
 #include "text/with_added.hpp"
@@ -25,17 +26,32 @@ using sentencepiece::SentencePieceProcessor;
 
 constexpr std::size_t kMaxModelBytes = std::size_t{256} << 20;
 
-std::unique_ptr<SentencePieceProcessor> load_model(const std::string& data, const std::string& name) {
-  auto processor = std::make_unique<SentencePieceProcessor>();
+// A SentencePiece model that segments texts in the arithmetic `score_sums` of its bundle. Only if the linked library
+// has another one, `unigram` is not null.
+struct Model {
+  std::unique_ptr<SentencePieceProcessor> processor = std::make_unique<SentencePieceProcessor>();
+  std::unique_ptr<const Unigram> unigram;
+
+  Pieces pieces(const std::string& text) const {
+    return unigram ? unigram->segment(text) : read_pieces(processor->EncodeAsSerializedProto(text));
+  }
+};
+
+Model load_model(const std::string& data, const std::string& name, const std::string& score_sums) {
+  Model model;
   try {
     check_sentencepiece(data);
   } catch (const BundleError& error) {
     throw BundleError(name + " " + error.what() + ": copy or export the bundle again");
   }
-  if (!processor->LoadFromSerializedProto(data).ok()) {
+  if (!model.processor->LoadFromSerializedProto(data).ok()) {
     throw BundleError(name + " is not a SentencePiece model: copy or export the bundle again");
   }
-  return processor;
+  const bool in_float32 = score_sums == "float32";
+  if (in_float32 != library_sums_in_float32() && Unigram::is_unigram(data)) {
+    model.unigram = std::make_unique<Unigram>(data, in_float32);
+  }
+  return model;
 }
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // SentencePiece's space
@@ -74,17 +90,19 @@ void add_piece(Normalised& to, std::string_view piece, std::string_view original
 // The SentencePiece model of one side (Kudo and Richardson 2018, arXiv:1808.06226), with its optional vocabulary.
 class SentencePieces : public Inner {
  public:
-  SentencePieces(const Bundle& bundle, const TokenizerSide& files, std::int64_t vocabulary, std::int64_t unk,
+  SentencePieces(const Bundle& bundle, const TokenizerSide& files, std::int64_t vocabulary, const Manifest& manifest,
                  bool continues) {
     const std::string data = bundle.read(files.model, kMaxModelBytes);
-    model_ = load_model(data, bundle.name(files.model));
+    const std::string name = bundle.name(files.model);
+    const std::string& sums = manifest.tokenizer.score_sums;
+    model_ = load_model(data, name, sums);
     normalises_ = has_rules(data);
     // Protobuf merges repeated messages, so appending a NormalizerSpec sets add_dummy_prefix (3) to false.
-    if (continues) without_prefix_ = load_model(data + field_of(3, std::string("\x18\0", 2)), bundle.name(files.model));
+    if (continues) without_prefix_ = load_model(data + field_of(3, std::string("\x18\0", 2)), name, sums);
     if (files.vocabulary) {
-      vocabulary_.emplace(bundle, *files.vocabulary, vocabulary, unk);
-    } else if (model_->GetPieceSize() > vocabulary) {
-      throw BundleError(bundle.name(files.model) + " has " + std::to_string(model_->GetPieceSize()) +
+      vocabulary_.emplace(bundle, *files.vocabulary, vocabulary, manifest.tokens.unk);
+    } else if (processor().GetPieceSize() > vocabulary) {
+      throw BundleError(name + " has " + std::to_string(processor().GetPieceSize()) +
                         " pieces, more than the vocabulary of " + std::to_string(vocabulary) +
                         ": it belongs to another model, export the bundle again");
     }
@@ -92,22 +110,21 @@ class SentencePieces : public Inner {
 
   Ids encode(std::string_view whole) const override {
     const std::string text = shorten(whole).text;
-    Ids ids;
+    if (model_.unigram) return ids_of(model_.unigram->segment(text));
     if (!vocabulary_) {
       std::vector<int> found;
-      check(model_->Encode(text, &found));
-      ids.assign(found.begin(), found.end());
-      return ids;
+      check(processor().Encode(text, &found));
+      return {found.begin(), found.end()};
     }
     std::vector<std::string> pieces;
-    check(model_->Encode(text, &pieces));
+    check(processor().Encode(text, &pieces));
     return vocabulary_->ids(pieces);
   }
 
-  Ids locate(std::string_view text, std::vector<Span>& spans) const override { return located(*model_, text, spans); }
+  Ids locate(std::string_view text, std::vector<Span>& spans) const override { return located(model_, text, spans); }
 
   Ids locate_inside(std::string_view text, std::vector<Span>& spans) const override {
-    return located(without_prefix_ ? *without_prefix_ : *model_, text, spans);
+    return located(without_prefix_ ? *without_prefix_ : model_, text, spans);
   }
 
   std::optional<Normalised> normalised(std::string_view text) const override {
@@ -123,33 +140,34 @@ class SentencePieces : public Inner {
   }
 
   Ids space() const override {
-    if (!vocabulary_) return {model_->PieceToId(std::string(kSpaceMark))};
+    if (!vocabulary_) return {processor().PieceToId(std::string(kSpaceMark))};
     return vocabulary_->ids({std::string(kSpaceMark)});
   }
 
   std::string decode(const Ids& ids) const override {
     std::string text;
     if (vocabulary_) {
-      check(model_->Decode(vocabulary_->pieces(ids), &text));
+      check(processor().Decode(vocabulary_->pieces(ids), &text));
       return text;
     }
     // The vocabulary may be padded to more ids than there are pieces. An undertrained model may generate such ids.
     std::vector<int> known;
     for (const std::int64_t id : ids) {
-      if (0 <= id && id < model_->GetPieceSize()) known.push_back(static_cast<int>(id));
+      if (0 <= id && id < processor().GetPieceSize()) known.push_back(static_cast<int>(id));
     }
-    check(model_->Decode(known, &text));
+    check(processor().Decode(known, &text));
     return text;
   }
 
-  std::vector<std::string> split(std::string_view text) const override { return split_by(*model_, text); }
+  std::vector<std::string> split(std::string_view text) const override { return split_by(model_, text); }
 
   std::vector<std::string> split_inside(std::string_view text) const override {
-    return split_by(without_prefix_ ? *without_prefix_ : *model_, text);
+    return split_by(without_prefix_ ? *without_prefix_ : model_, text);
   }
 
   std::string piece(std::int64_t id) const override {
-    if (!vocabulary_) return 0 <= id && id < model_->GetPieceSize() ? model_->IdToPiece(static_cast<int>(id)) : "";
+    if (!vocabulary_)
+      return 0 <= id && id < processor().GetPieceSize() ? processor().IdToPiece(static_cast<int>(id)) : "";
     const std::vector<std::string> found = vocabulary_->pieces({id});
     return found.empty() ? "" : found.front();
   }
@@ -161,36 +179,40 @@ class SentencePieces : public Inner {
       const auto copy = copies.find(i);
       std::string text = copy == copies.end() ? piece(ids[i]) : copy->second;
       if (text.empty()) continue;
-      const int known = model_->PieceToId(text);
-      if (copy != copies.end() && known == model_->unk_id()) {  // SentencePiece shows it unchanged
+      const int known = processor().PieceToId(text);
+      if (copy != copies.end() && known == processor().unk_id()) {  // SentencePiece shows it unchanged
         text = with_spaces(std::move(text));
         if (!has_text) text.erase(0, text.find_first_not_of(' '));
       }
-      has_text = has_text || !model_->IsControl(known);
+      has_text = has_text || !processor().IsControl(known);
       pieces.push_back(std::move(text));
     }
     std::string text;
-    check(model_->Decode(pieces, &text));
+    check(processor().Decode(pieces, &text));
     return text;
   }
 
  private:
-  std::unique_ptr<SentencePieceProcessor> model_;
-  std::unique_ptr<SentencePieceProcessor> without_prefix_;  // the same model, without a space before texts
+  Model model_;
+  std::optional<Model> without_prefix_;  // the same model, without a space before texts
   std::optional<Vocabulary> vocabulary_;
   bool normalises_ = false;
 
-  Ids located(const SentencePieceProcessor& model, std::string_view text, std::vector<Span>& spans) const {
+  const SentencePieceProcessor& processor() const { return *model_.processor; }
+
+  Ids ids_of(const Pieces& pieces) const { return vocabulary_ ? vocabulary_->ids(pieces.texts) : pieces.ids; }
+
+  Ids located(const Model& model, std::string_view text, std::vector<Span>& spans) const {
     const Shortened shortened_text = shorten(text);
-    Pieces pieces = read_pieces(model.EncodeAsSerializedProto(shortened_text.text));
-    spans = std::move(pieces.spans);
+    const Pieces pieces = model.pieces(shortened_text.text);
+    spans = pieces.spans;
     shortened_text.locate(spans);
-    return vocabulary_ ? vocabulary_->ids(pieces.texts) : std::move(pieces.ids);
+    return ids_of(pieces);
   }
 
-  std::vector<std::string> split_by(const SentencePieceProcessor& model, std::string_view text) const {
+  std::vector<std::string> split_by(const Model& model, std::string_view text) const {
     const Shortened left = shorten(text);
-    Pieces pieces = read_pieces(model.EncodeAsSerializedProto(left.text));
+    Pieces pieces = model.pieces(left.text);
     const std::vector<Span> shorter = pieces.spans;
     left.locate(pieces.spans);
     for (std::size_t i = 0; i < shorter.size(); ++i) {
@@ -206,12 +228,12 @@ class SentencePieces : public Inner {
 
   Normalised normalised_block(std::string_view text) const {
     Normalised whole;
-    const Pieces pieces = read_pieces(model_->EncodeAsSerializedProto(text));
+    const Pieces pieces = read_pieces(processor().EncodeAsSerializedProto(text));
     for (std::size_t i = 0; i < pieces.ids.size(); ++i) {
       const Span& span = pieces.spans[i];
       const std::string_view original = text.substr(span.start, span.end - span.start);
       // A character of several pieces consists of byte pieces. The last piece gets the character.
-      const bool of_bytes = model_->IsByte(static_cast<int>(pieces.ids[i]));
+      const bool of_bytes = processor().IsByte(static_cast<int>(pieces.ids[i]));
       add_piece(whole, of_bytes ? std::string(original) : with_spaces(pieces.texts[i]), original, span.start);
     }
     return with_ends(std::move(whole), text);
@@ -246,9 +268,9 @@ class SentencePieces : public Inner {
   // encoded twice in a row, because the model would remove white space at its ends.
   bool is_unknown(std::string_view text) const {
     std::vector<int> ids;
-    check(model_->Encode(std::string(text).append(text), &ids));
-    const bool marked = ids.size() == 2 && ids.front() == model_->PieceToId("\xE2\x96\x81");
-    return !ids.empty() && ids.back() == model_->unk_id() && (ids.size() == 1 || marked);
+    check(processor().Encode(std::string(text).append(text), &ids));
+    const bool marked = ids.size() == 2 && ids.front() == processor().PieceToId("\xE2\x96\x81");
+    return !ids.empty() && ids.back() == processor().unk_id() && (ids.size() == 1 || marked);
   }
 
   Shortened shorten(std::string_view text) const {
@@ -305,7 +327,7 @@ std::shared_ptr<const Side> open_side(const Bundle& bundle, const Manifest& mani
     inner = std::make_shared<Utf8Bytes>();
   } else {
     const bool continues = added && added->prefix == "first";
-    inner = std::make_shared<SentencePieces>(bundle, *files, vocabulary, manifest.tokens.unk, continues);
+    inner = std::make_shared<SentencePieces>(bundle, *files, vocabulary, manifest, continues);
   }
   return added ? with_added(inner, *added, kind != "bytes") : inner;
 }
