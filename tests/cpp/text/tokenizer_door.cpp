@@ -55,7 +55,7 @@ Manifest manifest_of(int argc, char** argv) {
   manifest.tokenizer.kind = value["kind"].get<std::string>();
   manifest.tokenizer.source = side_of(value["source"]);
   manifest.tokenizer.target = side_of(value["target"]);
-  manifest.tokenizer.added = added_of(value["added"]);
+  if (value.contains("added")) manifest.tokenizer.added = added_of(value["added"]);
   return manifest;
 }
 
