@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import random
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import sentencepiece
 from foreign_models import import_here, write_json
 from state_models import mbart, trocr, whisper
+from txport.runtime.bundle.strict_json import encode
 from txport.runtime.errors import CheckpointError
 from txport.runtime.text.tokenizer import open_tokenizer
 
@@ -20,6 +23,7 @@ tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip ins
 
 TEXTS = ["the cat sees a bird", "2 birds, 13 cats: it's a test!", "été naïve 你好 😀", "def f(x): return [x]"] * 9
 COUNT = 200
+DOOR = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere")) / "tests" / "txport_tokenizer_door"
 Theirs = Any
 
 
@@ -116,9 +120,21 @@ KINDS: dict[str, tuple[Callable[[Path], Theirs], Callable[..., Any], str]] = {
 }
 
 
+def by_cpp(checkpoint: Any, rows: int, lists: list[list[int]]) -> list[str]:
+    """The texts of ids from the C++ runtime."""
+    tokenizer, directory = checkpoint.tokenizer, checkpoint.directory
+    arguments = ["tokenizers", directory / tokenizer.target.model, rows]
+    if tokenizer.kind != "tokenizers":
+        write_json(directory / "cpp.json", encode(tokenizer))
+        arguments = [directory / "cpp.json", directory, rows, checkpoint.config.unk_id]
+    lines = "".join(json.dumps(ids) + "\n" for ids in lists)
+    done = subprocess.run([DOOR, *map(str, arguments)], input=lines, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_of_random_ids_are_those_of_hugging_face(kind: str, tmp_path: Path) -> None:
-    """Except spaces at the beginning, of which SentencePiece drops all and Hugging Face one."""
+    """Except spaces at the beginning, of which SentencePiece drops all and Hugging Face one. In Python and C++."""
     make, model, ours_kind = KINDS[kind]
     theirs = make(tmp_path / "model")
     rows = len(theirs) + 3  # an embedding has more rows than there are tokens
@@ -128,11 +144,15 @@ def test_texts_of_random_ids_are_those_of_hugging_face(kind: str, tmp_path: Path
     ours = open_tokenizer(tmp_path / "checkpoint", checkpoint.tokenizer, checkpoint.config.vocabularies)
     draw = random.Random(0)
     texts = []
+    lists = []
     for number in range(COUNT):
         ids = [draw.randrange(rows if number % 2 else len(theirs)) for _ in range(draw.randrange(1, 30))]
+        lists.append(ids)
         texts.append(theirs.decode(ids, skip_special_tokens=True))
         assert ours.decode(ids).lstrip(" ") == texts[-1].lstrip(" "), ids
     assert len(set(texts)) > COUNT * 0.9
+    if "TXPORT_CPP_BUILD" in os.environ:
+        assert [text.lstrip(" ") for text in by_cpp(checkpoint, rows, lists)] == [text.lstrip(" ") for text in texts]
     for text in TEXTS[:4]:
         ids = theirs(text, add_special_tokens=False).input_ids
         assert ours.decode(ids).lstrip(" ") == theirs.decode(ids, skip_special_tokens=True).lstrip(" ")
