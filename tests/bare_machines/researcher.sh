@@ -52,8 +52,8 @@ refused 2 3 'bundle' tx-train --recipe new.toml --data data --from build/mine-bu
 
 # A full disk.
 mkdir -p small && mount -t tmpfs -o size=3m tmpfs small
-refused 2 120 'No space left' tx-train --recipe mine.toml --data data -o small/mine --max-minutes 1
-refused 2 60 'No space left' tx-export build/mine -o small/bundle
+refused 2 120 'the disk is full' tx-train --recipe mine.toml --data data -o small/mine --max-minutes 1
+refused 2 60 'the disk is full' tx-export build/mine -o small/bundle
 umount small
 head -n 50 data/train.en > text.en
 paste_line training/README.md 'tx-distill build/mine-bundle --source text.en'
