@@ -45,6 +45,7 @@ step() {
   passed_before "$@" && return
   time { "$@" 2>&1 | tee "$output"; } || failed "$*"
   ! grep -q 'Traceback (most recent call last)' "$output" || failed 'a traceback'
+  ! grep -q '^CMake Warning' "$output" || failed 'a warning of CMake'
   passed "$@"
 }
 
