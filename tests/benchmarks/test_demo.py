@@ -13,6 +13,8 @@ import pytest
 from rich.console import Console
 from txport.benchmarks.demo import SENTENCES, Demo
 from txport.benchmarks.demo_summary import MAX_LISTED, DemoFigures, Translated, missed, print_summary
+from txport.training.loop import train
+from txport.training.recipe import read
 from txport.training.run.paths import RunPaths
 
 
@@ -165,7 +167,7 @@ def test_training_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("max_steps = 120", "max_steps = 4"))
     demo = Demo(tmp_path, str(tmp_path / "recipe.toml"), 12, Console(file=io.StringIO()))
     run = RunPaths(demo.checkpoint)
-    demo._train()
+    train(read(demo.recipe), demo.checkpoint, Path())
     run.end.unlink()
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("max_steps = 120", "max_steps = 6"))
     demo._train()

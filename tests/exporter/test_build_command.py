@@ -92,24 +92,27 @@ def with_beams(attention_bundle: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.mark.parametrize(
-    ("asked", "beams", "shown"),
+    ("asked", "targets", "beams", "shown"),
     [
-        ([], [2], "4 buckets, beams 2"),
-        (["--beams", "4,2"], [2, 4], "4 buckets, beams 2 and 4"),
-        (["--beams", "1"], [], "4 buckets"),
+        ([], [16], [2], "2 buckets, beams 2"),
+        (["--beams", "4,2"], [16, 32], [2, 4], "4 buckets, beams 2 and 4"),
+        (["--beams", "1"], [16], [], "2 buckets"),
     ],
 )
 def test_the_step_of_beam_search_is_built_for_the_models_own_beams_or_those_asked_for(
-    with_beams: Path, asked: list[str], beams: list[int], shown: str
+    with_beams: Path, asked: list[str], targets: list[int], beams: list[int], shown: str
 ) -> None:
-    done = tx_build(with_beams, *SMALL, "--batch-buckets", "1,8", "--lowering", "scatter", *asked, "--json")
+    buckets = ["--batch-buckets", "1,8", "--target-buckets", ",".join(map(str, targets))]
+    done = tx_build(with_beams, *SMALL, *buckets, "--lowering", "scatter", *asked, "--json")
     assert done.returncode == 0, done.stderr
     record = BuildRecord.parse(done.stdout.encode())
-    assert record.beams == beams and len(record.of_role("decoder_beams")) == len(beams) * 2, "one for each cache length"
+    assert record.beams == beams and len(record.of_role("decoder_beams")) == len(beams) * len(targets), (
+        "one for each cache length"
+    )
     made = {
         (p.beams, p.batch.max, p.target.max) for e in record.of_role("decoder_beams") for p in e.profiles if p.target
     }
-    assert made == {(beam, count, target) for beam in beams for count in (1, 8 // beam) for target in (16, 32)}
+    assert made == {(beam, count, target) for beam in beams for count in (1, 8 // beam) for target in targets}
     assert ("onnx/decoder_beams.onnx" in record.bundle) == bool(beams)
     here = best(with_beams, Manifest.load(with_beams), L4, record.library)
     here.record.check_files(here.directory)

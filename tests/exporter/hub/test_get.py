@@ -86,12 +86,15 @@ def test_names(text: str, name: Name | None) -> None:
 
 
 def test_a_model_by_its_name(place: Place) -> None:
+    """From files of the cache alone; `test_two_processes_at_once` fetches them as well."""
     with pytest.raises(InputError, match=f"{MODEL} is not a directory, and tx-get has no bundle of this name"):
         find_bundle(MODEL)
-    done = place.run("tx-get", MODEL)
+    place.fetch(MODEL)
+    asked = len(place.hub.requests)
+    done = place.run("tx-get", MODEL, "--offline")
+    assert len(place.hub.requests) == asked
     assert done.stdout == f"bundle: {Name(MODEL).directory}\n"
     assert done.stderr.endswith("passed\n")
-    asked = len(place.hub.requests)
     assert place.run("tx-get", MODEL).stdout == done.stdout
     assert len(place.hub.requests) == asked, "nothing is fetched twice"
     line = place.run("tx-translate", MODEL).stdout
@@ -158,18 +161,20 @@ def test_a_download_that_is_cut_goes_on(place: Place) -> None:
     assert whole is None and rest is not None and 0 < int(rest[6:-1]) <= 15_000_000
 
 
-def test_a_download_that_fails_is_told_and_the_next_one_fetches_the_rest(place: Place) -> None:
-    weights = f"{MODEL}/model.safetensors"
-    place.hub.cut = lambda name: 1 if name == weights else None
-    done = place.run("tx-get", MODEL, check=False)
+def test_a_download_that_fails_is_told_and_the_next_one_fetches_the_rest(place: Place, bundle: Path) -> None:
+    name = "someone/ready"
+    shutil.copytree(bundle, place.hub.root / name)
+    weights = f"{name}/onnx/weights.bin"
+    place.hub.cut = lambda file: 1 if file == weights else None
+    done = place.run("tx-get", name, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"tx-get: {MODEL} is not a local file, and its download from the hub failed: ")
-    assert not Name(MODEL).directory.exists()
-    place.hub.cut = lambda name: None
+    assert done.stderr.startswith(f"tx-get: {name} is not a local file, and its download from the hub failed: ")
+    assert not Name(name).directory.exists()
+    place.hub.cut = lambda file: None
     place.hub.requests.clear()
-    place.run("tx-get", MODEL)
+    place.run("tx-get", name)
     assert place.hub.ranges(weights) == [None]
-    assert place.hub.ranges(f"{MODEL}/config.json") == []
+    assert place.hub.ranges(f"{name}/config.json") == []
 
 
 @pytest.mark.parametrize(
@@ -202,10 +207,6 @@ def test_offline_and_unknown_names(place: Place) -> None:
     assert done.stderr == (
         f"tx-get: {MODEL} is not a local file, and is not cached at main, while huggingface_hub is offline\n"
     )
-    place.fetch(MODEL)
-    asked = len(place.hub.requests)
-    place.run("tx-get", MODEL, "--offline")
-    assert len(place.hub.requests) == asked
     (place.hub.root / "someone" / "closed").mkdir()
     (place.hub.root / "someone" / "closed" / "gated").touch()
     for name, words in (
