@@ -200,7 +200,7 @@ def test_a_checkpoint_of_another_model_is_refused(bundle: Path, checkpoint: Path
     config["config"]["heads"] = 8
     (other / "config.json").write_text(json.dumps(config))
     done = tx_bench(bundle, "-o", tmp_path / "out", "--peers", "--checkpoint", other)
-    assert_refused(done, 2, ["is not what", "heads differs"])
+    assert_refused(done, 2, ["was not exported from", "heads differs"])
 
 
 def test_files_of_others_are_not_overwritten(bundle: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def decode(engine: Engine, tokenizer: Tokenizer, sentences: Sequence[str], watch
     return [answer.text for answer in answers(engine, tokenizer, sentences, watch=advance)]
 
 
-def test_sample(pairs: Sequence[Pair], minutes: float | None) -> list[Pair]:
+def sampled_pairs(pairs: Sequence[Pair], minutes: float | None) -> list[Pair]:
     """Select test pairs: `PER_MINUTE` for each minute of the limit, but at least FEWEST; all pairs without a limit.
 
     Equal limits give the same pairs, so results are comparable. They are a random sample, since a corpus may be sorted.

@@ -10,7 +10,7 @@ import torch
 from txport.models.checkpoint import save_checkpoint
 from txport.runtime.console.words import plural
 from txport.training.quality.evaluation import Scores
-from txport.training.run.decoding import score_pairs, test_sample
+from txport.training.run.decoding import sampled_pairs, score_pairs
 from txport.training.run.progress import RunProgress
 from txport.training.spoken.recordings import Recording
 from txport.training.stages.fit import Fitted
@@ -56,7 +56,7 @@ def finish(run: Run, fitted: Fitted, progress: RunProgress) -> Outcome:
     corpus = run.corpus
     module = fitted.module
     clock = module.clock
-    tested = test_sample(corpus.test, recipe.training.max_minutes)
+    tested = sampled_pairs(corpus.test, recipe.training.max_minutes)
     if len(tested) < len(corpus.test):
         _log.info("the test is on %d of %d sentences, always the same", len(tested), len(corpus.test))
     test = score_pairs(TorchEngine(module.model), run.tokenizer, tested, progress.watch("testing"))

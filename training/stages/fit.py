@@ -22,7 +22,7 @@ from txport.training.recipe import fitted_value
 from txport.training.run.agreement import Agreement, lost_process
 from txport.training.run.averaging import LastValidations, average_weights
 from txport.training.run.clock import Clock
-from txport.training.run.decoding import test_sample
+from txport.training.run.decoding import sampled_pairs
 from txport.training.run.directory import RunDirectory
 from txport.training.run.interruption import Interruption
 from txport.training.run.lightning_module import TranslationModule
@@ -64,7 +64,7 @@ def fit_model(run: Run, clock: Clock, progress: RunProgress, interruption: Inter
     model = run.model()
     freeze(model, options.freeze)
     validation = run.corpus.validation[: fitted_value(options.validation_sentences)]
-    clock.test = len(test_sample(run.corpus.test, options.max_minutes)) / len(validation)
+    clock.test = len(sampled_pairs(run.corpus.test, options.max_minutes)) / len(validation)
     module = TranslationModule(model, options, run.tokenizer, validation, clock, progress.watch("validating"))
     if options.max_steps == 0 and not run.resumed:
         if is_first_process():

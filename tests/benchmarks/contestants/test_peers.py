@@ -267,7 +267,7 @@ def test_hugging_face_agrees_with_an_imported_marian(tmp_path: Path) -> None:
     ("fields", "what"),
     [
         ({"positions": "learned"}, "sinusoidal positions"),
-        ({"positions": "rotary"}, "sinusoidal positions, and this model's are rotary"),
+        ({"positions": "rotary"}, "sinusoidal positions instead of rotary ones"),
         ({"norm": "post_final"}, "LayerNorm before or after"),
         ({"norm_kind": "power"}, "LayerNorm"),
         ({"copy_heads": ((1, 0),)}, "no copy mechanism"),

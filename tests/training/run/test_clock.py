@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from txport.training.run.clock import MAX_RESERVE, Clock
-from txport.training.run.decoding import test_sample
+from txport.training.run.decoding import sampled_pairs
 from txport.training.run.pacing import MAX_VALIDATIONS, next_validation
 
 
@@ -39,14 +39,14 @@ def test_the_time_before_an_interruption_counts() -> None:
 @given(count=st.integers(1, 700), minutes=st.none() | st.floats(0.01, 900))
 def test_a_run_is_tested_on_the_same_sentences_whatever_time_is_left(count: int, minutes: float | None) -> None:
     pairs = [(f"a {number}", f"A {number}") for number in range(count)]
-    tested = test_sample(pairs, minutes)
-    assert tested == test_sample(pairs, minutes) and len(set(tested)) == len(tested) and set(tested) <= set(pairs)
+    tested = sampled_pairs(pairs, minutes)
+    assert tested == sampled_pairs(pairs, minutes) and len(set(tested)) == len(tested) and set(tested) <= set(pairs)
     if minutes is None or count <= 100 or count <= 50 * minutes - 1:
         assert len(tested) == count
     else:
         assert 100 <= len(tested) <= 50 * minutes + 101
     if minutes is not None:  # more minutes add sentences
-        assert test_sample(pairs, 2 * minutes)[: len(tested)] == tested
+        assert sampled_pairs(pairs, 2 * minutes)[: len(tested)] == tested
 
 
 @given(seconds=st.floats(10, 1e5), took=st.floats(0.001, 100), start=st.floats(0, 0.5))
