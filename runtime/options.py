@@ -1,13 +1,15 @@
-"""Decoding options of a call, defined once for `Translator` and the commands.
+"""Decoding options of a call, defined once for `Translator`, the commands and C++.
 
-To add an option, add a field with its help text here, and implement it where requests are built
-(`txport.runtime.calls.requests`, `txport.runtime.calls.search_options`) or decoded (`txport.runtime.search`).
+`runtime/cpp/include/txport/options.inc` lists the options with their kinds and help texts, and describes how to add
+one. Requests are built in `txport.runtime.calls` and decoded in `txport.runtime.search`.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Literal
 
 from txport.runtime.errors import InputError, nearest
@@ -19,16 +21,18 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _option(default: Any, help: str, kind: str = "text", **bounds: Any) -> Any:
-    """Return a field of `Options`.
+def _read() -> dict[str, tuple[str, str]]:
+    """Return the kind and the help text of each option."""
+    text = Path(__file__).with_name("cpp").joinpath("include", "txport", "options.inc").read_text(encoding="ascii")
+    lines = re.findall(r'^TXPORT_OPTION\((\w+), (\w+), "(.*)"\)$', text, re.MULTILINE)
+    return {name: (kind, help.replace(r"\"", '"')) for kind, name, help in lines}
 
-    Args:
-        default: default value.
-        help: help text of the command.
-        kind: "flag", "text", "texts", "count" (a whole number), "number", "ids", or "choice".
-        bounds: `minimum` of a count; `maximum` of a number, which must be positive unless `any` is true; `choices`.
-    """
-    return field(default=default, metadata={"help": help, "kind": kind, **bounds})
+
+OPTIONS = _read()
+# Minimum of the kinds that are whole numbers.
+MINIMA = {"Limit": 1, "Natural": 0, "Count": 0}
+NUMBERS = {"Number": "a number", "Positive": "a number above 0", "Share": "a number above 0, at most 1"}
+CHOICES: dict[str, tuple[Any, ...]] = {"Settings": ("greedy", "model"), "Stopping": (True, False, "never")}
 
 
 @dataclass(frozen=True)
@@ -68,96 +72,39 @@ class Options:
         InputError: a value is invalid.
     """
 
-    max_length: int | None = _option(
-        None, "Maximum number of target tokens, including eos. [default: 2 x source tokens + 20]", "count", minimum=1
-    )
-    full_length: bool = _option(False, "Allow up to the bundle's maximum length.", "flag")
-    min_length: int = _option(0, "Minimum number of target tokens.", "count", minimum=0)
-    prefix: str | Sequence[int] | None = _option(None, "Force every translation to begin with this text.")
-    scores: bool = _option(False, "Add the log-probability of each id. Requires --json.", "flag")
-    strict: bool = _option(False, "Refuse lines that are too long, instead of truncating them with a warning.", "flag")
-    alignments: bool = _option(
-        False,
-        'Append word alignments to each line, as in "ein Hund ||| 0-0 1-1" (source-target, from 0). '
-        "Requires a bundle of tx-export --with-attention.",
-        "flag",
-    )
-    attention: bool = _option(
-        False,
-        "Add the attention of each target id over the source ids. Requires --json and a bundle of "
-        "tx-export --with-attention.",
-        "flag",
-    )
-    replace_unknowns: bool | None = _option(
-        None,
-        "Replace each unknown token by the source token with the most attention. Requires a bundle of tx-export "
-        "--with-attention.",
-        "flag",
-    )
-    source_language: str | None = _option(None, "Source language of a multilingual model. [default: the bundle's]")
-    target_language: str | None = _option(None, "Target language of a multilingual model. tx-inspect lists them.")
-    generation: str = _option(
-        "greedy",
-        'Defaults of the search: "greedy", or "model" for the model\'s generation settings. [default: greedy]',
-        "choice",
-        choices=("greedy", "model"),
-    )
-    beam: int | None = _option(None, "Number of beams. [default: 1, greedy search]", "count", minimum=1)
-    n_best: int = _option(
-        1,
-        "Number of translations for each line: hypotheses of the beam, or samples. Requires --json.",
-        "count",
-        minimum=1,
-    )
-    length_penalty: float | None = _option(
-        None, "Divide beam scores by the length to this power. [default: 1]", "number", any=True
-    )
-    early_stopping: EarlyStopping | None = _option(
-        None,
-        'When beam search stops: "true" after enough finished hypotheses, "false" when a better one is '
-        'unlikely, "never" when a better one is impossible. [default: false]',
-        "choice",
-        choices=(True, False, "never"),
-    )
-    patience: float | None = _option(
-        None, "With --early-stopping true, stop after beam x patience finished hypotheses. [default: 1]", "number"
-    )
-    repetition_penalty: float | None = _option(None, "Penalty for repeated tokens. [default: 1]", "number")
-    no_repeat_ngram: int | None = _option(None, "Never repeat an n-gram of this size.", "count", minimum=1)
-    bad_words: Sequence[str | Sequence[int]] | None = _option(
-        None, "Text that translations must not contain. Repeatable.", "texts"
-    )
-    suppress: Sequence[int] | None = _option(None, "Target id that is never generated. Repeatable.", "ids")
-    begin_suppress: Sequence[int] | None = _option(None, "Target id that is never generated first. Repeatable.", "ids")
-    end_ids: Sequence[int] | None = _option(
-        None, "Target id that ends a translation, in addition to eos. Repeatable.", "ids"
-    )
-    forced_end: int | None = _option(
-        None, "Target id that is generated last when the maximum length is reached.", "count", minimum=0
-    )
-    renormalize: bool | None = _option(
-        None, "Renormalize the probabilities of beams after all rules are applied.", "flag"
-    )
-    sample: bool | None = _option(None, "Sample tokens at random.", "flag")
-    temperature: float | None = _option(
-        None, "Temperature that divides the logits before sampling. [default: 1]", "number"
-    )
-    top_k: int | None = _option(
-        None, "Sample from the k most likely tokens, 0 for all. [default: 0]", "count", minimum=0
-    )
-    top_p: float | None = _option(
-        None, "Sample from the most likely tokens with this total probability. [default: 1]", "number", maximum=1
-    )
-    min_p: float | None = _option(
-        None, "Sample from tokens at least this fraction as likely as the best. [default: 0]", "number", maximum=1
-    )
-    seed: int = _option(0, "Random seed.", "count", minimum=0)
-    alternatives: int = _option(0, "Branch on the N best tokens after the prefix. Requires --json.", "count", minimum=0)
-    shortlist: bool = _option(
-        False,
-        "Restrict target words to the bundle's shortlist for the source. Requires a shortlist of tx-shortlist.",
-        "flag",
-    )
+    max_length: int | None = None
+    full_length: bool = False
+    min_length: int = 0
+    prefix: str | Sequence[int] | None = None
+    scores: bool = False
+    strict: bool = False
+    alignments: bool = False
+    attention: bool = False
+    replace_unknowns: bool | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+    generation: str = "greedy"
+    beam: int | None = None
+    n_best: int = 1
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping | None = None
+    patience: float | None = None
+    repetition_penalty: float | None = None
+    no_repeat_ngram: int | None = None
+    bad_words: Sequence[str | Sequence[int]] | None = None
+    suppress: Sequence[int] | None = None
+    begin_suppress: Sequence[int] | None = None
+    end_ids: Sequence[int] | None = None
+    forced_end: int | None = None
+    renormalize: bool | None = None
+    sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = 0
+    alternatives: int = 0
+    shortlist: bool = False
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -165,7 +112,7 @@ class Options:
             if value is option.default:
                 fault = None
             else:
-                fault = _fault(value, option.name, **option.metadata)
+                fault = _fault(value, option.name)
             if fault is not None:
                 raise InputError(f"{option.name} {value!r} is not {fault}")
 
@@ -181,26 +128,22 @@ class Options:
         return replace(self, **changes)
 
 
-def _fault(value: Any, name: str, kind: str, **bounds: Any) -> str | None:
+def _fault(value: Any, name: str) -> str | None:
     """Return what the value should be, or None if it is valid."""
-    if kind == "count":
+    kind, _ = OPTIONS[name]
+    if kind in MINIMA:
         if not _is_whole(value):
             return "a whole number"
-        if value < bounds["minimum"] and name not in _BOUNDED_BY_BUNDLE:
-            return f"{bounds['minimum']} or more"
+        if value < MINIMA[kind] and name not in _BOUNDED_BY_BUNDLE:
+            return f"{MINIMA[kind]} or more"
         if value > _MAX_COUNT and name not in _BOUNDED_BY_BUNDLE:
             return f"at most {_MAX_COUNT}"
-    elif kind == "number":
-        maximum = bounds.get("maximum", math.inf)
+    elif kind in NUMBERS:
         number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-        if bounds.get("any"):
-            if number:
-                return None
-            return "a number"
-        if not (number and 0 < value <= maximum):
-            return "a number above 0" + ("" if maximum == math.inf else f", at most {maximum}")
-    elif kind == "choice" and not any(value is choice or value == choice != 1 for choice in bounds["choices"]):
-        return f"one of {', '.join(map(repr, bounds['choices']))}"
+        if not number or (kind != "Number" and value <= 0) or (kind == "Share" and value > 1):
+            return NUMBERS[kind]
+    elif kind in CHOICES and not any(value is choice or value == choice != 1 for choice in CHOICES[kind]):
+        return f"one of {', '.join(map(repr, CHOICES[kind]))}"
     return None
 
 

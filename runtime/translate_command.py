@@ -5,9 +5,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import Field, fields
 from math import isfinite
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +20,7 @@ from txport.runtime.console.progress import Line
 from txport.runtime.documents.document import Document
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
-from txport.runtime.options import Options
+from txport.runtime.options import CHOICES, MINIMA, NUMBERS, OPTIONS
 from txport.runtime.results import Translation
 from txport.runtime.search.scheduler import BATCH_TOKENS
 from txport.runtime.text.lines import (
@@ -42,24 +41,24 @@ STANDARD_INPUT = "-"
 # Options whose results do not fit in a line of text.
 NEED_JSON = ("scores", "attention", "n_best", "alternatives")
 # Arguments of click.option for each kind of option.
-_FORMS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "flag": lambda _: {"is_flag": True},
-    "text": lambda _: {"type": str},
-    "texts": lambda _: {"type": str, "multiple": True},
-    "count": lambda bounds: {"type": click.IntRange(bounds["minimum"])},
-    "number": lambda _: {"type": float},
-    "ids": lambda _: {"type": click.IntRange(0), "multiple": True},
-    "choice": lambda bounds: {"type": click.Choice([json.dumps(each).strip('"') for each in bounds["choices"]])},
+_FORMS: dict[str, dict[str, Any]] = {
+    "Flag": {"is_flag": True},
+    "Switch": {"is_flag": True},
+    "Text": {"type": str},
+    "Prefix": {"type": str},
+    "Words": {"type": str, "multiple": True},
+    "List": {"type": click.IntRange(0), "multiple": True},
 }
-
-
-def _flag(option: Field[Any]) -> Callable[[Any], Any]:
-    form = _FORMS[option.metadata["kind"]](option.metadata)
-    return click.option(f"--{option.name.replace('_', '-')}", help=option.metadata["help"], **form)
-
-
-# A flag for each field of `Options`.
-of_options = flags(*map(_flag, fields(Options)))
+for _kind, _minimum in MINIMA.items():
+    _FORMS[_kind] = {"type": click.IntRange(_minimum)}
+for _kind in NUMBERS:
+    _FORMS[_kind] = {"type": float}
+for _kind, _values in CHOICES.items():
+    _FORMS[_kind] = {"type": click.Choice([json.dumps(value).strip('"') for value in _values])}
+# A flag for each option of a translation.
+of_options = flags(
+    *(click.option(f"--{name.replace('_', '-')}", help=help, **_FORMS[kind]) for name, (kind, help) in OPTIONS.items())
+)
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,8 +104,8 @@ of_engine = flags(
 )
 
 
-_LONG = "|".join(option.name for option in fields(Options) if "_" in option.name)
-_SHORT = "|".join(option.name for option in fields(Options) if "_" not in option.name)
+_LONG = "|".join(name for name in OPTIONS if "_" in name)
+_SHORT = "|".join(name for name in OPTIONS if "_" not in name)
 # Names of options in messages. A name of a single word is replaced only in these places, since it may be an ordinary
 # word elsewhere.
 _FIELD_NAMES = re.compile(

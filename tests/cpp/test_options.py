@@ -27,7 +27,7 @@ from option_doors import (
     multilingual,
 )
 from toy import BUNDLE as TOY
-from txport.runtime.options import Options
+from txport.runtime.options import OPTIONS, Options
 
 CPP = Path(__file__).parents[2] / "runtime" / "cpp"
 BUILD = Path(os.environ.get("TXPORT_CPP_BUILD", "/nowhere"))
@@ -72,12 +72,10 @@ def test_the_table_has_every_option() -> None:
     assert {case.option for case in CASES} == set(NAMES)
 
 
-def test_c_and_cpp_have_every_option_and_the_same_help() -> None:
-    listed = re.findall(
-        r'^TXPORT_OPTION\(\w+, (\w+), "(.*)"\)', (CPP / "src" / "options.inc").read_text(), re.MULTILINE
-    )
-    helps = [(name, text.replace(r"\"", '"')) for name, text in listed]
-    assert helps == [(field.name, field.metadata["help"]) for field in fields(Options)]
+def test_the_list_of_options_has_the_names_of_python_and_c() -> None:
+    lines = (CPP / "include" / "txport" / "options.inc").read_text().splitlines()
+    assert len(OPTIONS) == sum(line.startswith("TXPORT_OPTION(") for line in lines)
+    assert list(OPTIONS) == NAMES
     header = (CPP / "include" / "txport" / "txport.h").read_text()
     members = header[header.index("typedef struct txport_options {") : header.index("} txport_options;")]
     declared = re.findall(r"^  \w[\w *]*[ *]+(\w+);", members, re.MULTILINE)

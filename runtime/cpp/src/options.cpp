@@ -71,7 +71,7 @@ void Options::check() const {
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
 #define TXPORT_OPTION(kind, name, help) \
   if (!is_bounded_by_bundle(#name)) check_option(#name, name);
-#include "options.inc"
+#include "txport/options.inc"
 #undef TXPORT_OPTION
 }
 

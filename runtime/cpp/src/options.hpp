@@ -42,7 +42,7 @@ struct Options {
 
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): one list for members, C fields and flags
 #define TXPORT_OPTION(kind, name, help) kind name{};
-#include "options.inc"
+#include "txport/options.inc"
 #undef TXPORT_OPTION
 
   // Throw InputError if a value is invalid. Lengths and ids are checked later, together with the sizes of the bundle.

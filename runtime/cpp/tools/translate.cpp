@@ -208,7 +208,7 @@ std::string flag_of(std::string name) {
 std::string with_flags(const std::string& message) {
 #define TXPORT_OPTION(kind, name, help) #name,
   static const std::vector<std::string> options{
-#include "options.inc"
+#include "txport/options.inc"
   };
 #undef TXPORT_OPTION
   // An option of a single word is also a word of the language, except in these places.
@@ -421,7 +421,7 @@ void declare(CLI::App& app, Arguments& arguments) {
                "object per file.");
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a name as text and as a member
 #define TXPORT_OPTION(kind, name, help) add(app, flag_of(#name), arguments.options.name, help);
-#include "options.inc"
+#include "txport/options.inc"
 #undef TXPORT_OPTION
   app.add_option("--device", opening.where.device, "Device: auto, cpu or cuda. [default: auto]");
   app.add_option("--engine", opening.where.engine, "Engine: auto, fused, ort or trt. [default: auto]");

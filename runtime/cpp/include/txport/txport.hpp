@@ -258,79 +258,49 @@ inline void check(txport_code code) {
 
 inline const char* null_if_empty(const std::string& text) { return text.empty() ? nullptr : text.c_str(); }
 
-// Copy fields of Options to fields of txport_options. The result points into Options, which must outlive it.
-inline void set(const char*& field, const std::string& value) { field = null_if_empty(value); }
-inline void set(std::int32_t& field, std::int32_t value) { field = value; }
+// Options in the form of the C ABI. They point into the options of the application, which must outlive them.
+struct Fields {
+  txport_options all = TXPORT_OPTIONS_INIT;
 
-inline void set(std::int32_t& field, std::optional<bool> value) { field = value ? (*value ? 1 : -1) : 0; }
-inline void set(double& field, double value) { field = value; }
-inline void set(std::int64_t& field, std::int64_t value) { field = value; }
-template <typename T>
-void set(const T*& field, const std::optional<T>& value) {
-  field = value ? &*value : nullptr;
-}
-inline void set(txport_ids& field, const Options::Ids& value) { field = {value.data(), value.size()}; }
+  explicit Fields(const Options& options) {
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a field and an option with the same name
+#define TXPORT_OPTION(kind, name, help) set(all.name, options.name);
+#include "txport/options.inc"
+#undef TXPORT_OPTION
+  }
+  Fields(const Fields&) = delete;
+  Fields& operator=(const Fields&) = delete;
 
-// Bad words in the form of the C ABI. They point into the options.
-struct Words {
-  std::vector<const char*> texts;
-  std::vector<txport_ids> sequences;
+ private:
+  // The texts and the sequences of `bad_words`.
+  std::vector<const char*> texts_;
+  std::vector<txport_ids> sequences_;
 
-  explicit Words(const Options& options) {
-    for (const auto& word : options.bad_words) {
-      if (const auto* text = std::get_if<std::string>(&word)) texts.push_back(text->c_str());
-      if (const auto* ids = std::get_if<Options::Ids>(&word)) sequences.push_back({ids->data(), ids->size()});
+  static void set(std::int32_t& field, std::int32_t value) { field = value; }
+  static void set(std::int32_t& field, bool value) { field = value ? 1 : 0; }
+  static void set(std::int32_t& field, std::optional<bool> value) { field = value ? (*value ? 1 : -1) : 0; }
+  static void set(std::int64_t& field, std::int64_t value) { field = value; }
+  static void set(double& field, double value) { field = value; }
+  static void set(const char*& field, const std::string& value) { field = null_if_empty(value); }
+  template <typename T>
+  static void set(const T*& field, const std::optional<T>& value) {
+    field = value ? &*value : nullptr;
+  }
+  static void set(txport_ids& field, const Options::Ids& value) { field = {value.data(), value.size()}; }
+  void set(const char*& field, const std::variant<std::string, Options::Ids>& prefix) {
+    if (const auto* text = std::get_if<std::string>(&prefix)) return set(field, *text);
+    const auto& ids = std::get<Options::Ids>(prefix);
+    all.prefix_ids = ids.data();
+    all.prefix_count = ids.size();
+  }
+  void set(txport_words& field, const std::vector<std::variant<std::string, Options::Ids>>& words) {
+    for (const auto& word : words) {
+      if (const auto* text = std::get_if<std::string>(&word)) texts_.push_back(text->c_str());
+      if (const auto* ids = std::get_if<Options::Ids>(&word)) sequences_.push_back({ids->data(), ids->size()});
     }
+    field = {texts_.data(), texts_.size(), sequences_.data(), sequences_.size()};
   }
-  txport_words view() const { return {texts.data(), texts.size(), sequences.data(), sequences.size()}; }
 };
-
-// Copy the search options. `words` must be built from the same options.
-inline void set_search(txport_options& result, const Options& options, const Words& words) {
-  set(result.generation, options.generation);
-  set(result.beam, options.beam);
-  set(result.n_best, options.n_best);
-  set(result.length_penalty, options.length_penalty);
-  set(result.early_stopping, options.early_stopping);
-  set(result.patience, options.patience);
-  set(result.repetition_penalty, options.repetition_penalty);
-  set(result.no_repeat_ngram, options.no_repeat_ngram);
-  result.bad_words = words.view();
-  set(result.suppress, options.suppress);
-  set(result.begin_suppress, options.begin_suppress);
-  set(result.end_ids, options.end_ids);
-  set(result.forced_end, options.forced_end);
-  set(result.renormalize, options.renormalize);
-  set(result.sample, options.sample);
-  set(result.temperature, options.temperature);
-  set(result.top_k, options.top_k);
-  set(result.top_p, options.top_p);
-  set(result.min_p, options.min_p);
-  set(result.seed, options.seed);
-  set(result.alternatives, options.alternatives);
-  set(result.replace_unknowns, options.replace_unknowns);
-}
-
-inline txport_options to_c(const Options& options, const Words& words) {
-  txport_options result = TXPORT_OPTIONS_INIT;
-  set(result.max_length, options.max_length);
-  set(result.full_length, options.full_length ? 1 : 0);
-  set(result.shortlist, options.shortlist ? 1 : 0);
-  set(result.min_length, options.min_length);
-  if (const auto* text = std::get_if<std::string>(&options.prefix)) set(result.prefix, *text);
-  if (const auto* ids = std::get_if<std::vector<std::int64_t>>(&options.prefix)) {
-    result.prefix_ids = ids->data();
-    result.prefix_count = ids->size();
-  }
-  set(result.scores, options.scores ? 1 : 0);
-  set(result.strict, options.strict ? 1 : 0);
-  set(result.source_language, options.source_language);
-  set(result.target_language, options.target_language);
-  set(result.alignments, options.alignments ? 1 : 0);
-  set(result.attention, options.attention ? 1 : 0);
-  set_search(result, options, words);
-  return result;
-}
 
 struct CloseTranslator {
   void operator()(txport_translator* handle) const noexcept { txport_close(handle); }
@@ -347,27 +317,32 @@ struct FreePending {
 
 using Result = std::unique_ptr<txport_result, FreeResult>;
 
-inline std::vector<Span> spans(const txport_result* result, std::size_t index, txport_spans which) {
+// Call a function of the C ABI whose last argument is the result.
+template <typename Function, typename... Arguments>
+Result result_of(Function call, Arguments... arguments) {
+  txport_result* result = nullptr;
+  check(call(arguments..., &result));
+  return Result(result);
+}
+
+// Copy a value of a sentence: a text or an array, if there is one. `more` are arguments of the function `read`.
+template <typename Output, typename Function, typename... More>
+void copy(Output& output, Function read, const txport_result* result, std::size_t index, More... more) {
   std::size_t length = 0;
-  const Span* first = txport_result_spans(result, index, which, &length);
-  return {first, first + length};
+  if (const auto* first = read(result, index, more..., &length)) output.assign(first, first + length);
 }
 
 inline std::optional<Alignment> alignment(const txport_result* result, std::size_t index) {
-  std::size_t length = 0;
-  const std::int64_t* tokens = txport_result_alignment(result, index, &length);
-  if (tokens == nullptr) return std::nullopt;
+  if (txport_result_alignment(result, index, nullptr) == nullptr) return std::nullopt;
   Alignment output;
-  output.tokens.assign(tokens, tokens + length);
-  output.source_tokens = spans(result, index, TXPORT_SOURCE_TOKENS);
-  output.target_tokens = spans(result, index, TXPORT_TARGET_TOKENS);
-  output.source_words = spans(result, index, TXPORT_SOURCE_WORDS);
-  output.target_words = spans(result, index, TXPORT_TARGET_WORDS);
-  const WordPair* words = txport_result_word_pairs(result, index, &length);
-  output.words.assign(words, words + length);
-  const char* pharaoh = txport_result_pharaoh(result, index, &length);
-  output.pharaoh.assign(pharaoh, length);
-  if (const double* times = txport_result_times(result, index, &length)) output.times.assign(times, times + length);
+  copy(output.tokens, txport_result_alignment, result, index);
+  copy(output.source_tokens, txport_result_spans, result, index, TXPORT_SOURCE_TOKENS);
+  copy(output.target_tokens, txport_result_spans, result, index, TXPORT_TARGET_TOKENS);
+  copy(output.source_words, txport_result_spans, result, index, TXPORT_SOURCE_WORDS);
+  copy(output.target_words, txport_result_spans, result, index, TXPORT_TARGET_WORDS);
+  copy(output.words, txport_result_word_pairs, result, index);
+  copy(output.pharaoh, txport_result_pharaoh, result, index);
+  copy(output.times, txport_result_times, result, index);
   return output;
 }
 
@@ -381,20 +356,17 @@ inline Matrix matrix(decltype(&txport_result_attention) read, const txport_resul
 inline std::vector<Translation> collect(const txport_result* result) {
   std::vector<Translation> translations(txport_result_count(result));
   for (std::size_t i = 0; i < translations.size(); ++i) {
-    std::size_t length = 0;
-    const char* text = txport_result_text(result, i, &length);
-    translations[i].text.assign(text, length);
-    const std::int64_t* ids = txport_result_ids(result, i, &length);
-    translations[i].ids.assign(ids, ids + length);
-    const double* scores = txport_result_scores(result, i, &length);
-    translations[i].scores.assign(scores, scores + length);
-    translations[i].truncated = txport_result_truncated(result, i) != 0;
-    translations[i].finished = txport_result_finished(result, i) != 0;
-    translations[i].looped = txport_result_looped(result, i) != 0;
-    translations[i].alignment = alignment(result, i);
-    translations[i].attention = matrix(txport_result_attention, result, i);
-    if (const double* score = txport_result_score(result, i)) translations[i].score = *score;
-    translations[i].hypotheses = collect(txport_result_hypotheses(result, i));
+    Translation& output = translations[i];
+    copy(output.text, txport_result_text, result, i);
+    copy(output.ids, txport_result_ids, result, i);
+    copy(output.scores, txport_result_scores, result, i);
+    output.truncated = txport_result_truncated(result, i) != 0;
+    output.finished = txport_result_finished(result, i) != 0;
+    output.looped = txport_result_looped(result, i) != 0;
+    output.alignment = alignment(result, i);
+    output.attention = matrix(txport_result_attention, result, i);
+    if (const double* score = txport_result_score(result, i)) output.score = *score;
+    output.hypotheses = collect(txport_result_hypotheses(result, i));
   }
   return translations;
 }
@@ -410,10 +382,9 @@ inline Document collect_document(const txport_result* result) {
   return output;
 }
 
-inline std::vector<Score> collect_scores(txport_result* handle) {
-  const Result result(handle);
+inline std::vector<Score> collect_scores(const Result& result) {
   std::vector<Score> output;
-  for (Translation& each : collect(handle)) output.push_back({std::move(each.ids), std::move(each.scores)});
+  for (Translation& each : collect(result.get())) output.push_back({std::move(each.ids), std::move(each.scores)});
   return output;
 }
 
@@ -568,12 +539,10 @@ class Translator {
   // Translate sentences and return the results in the same order. Throws InputError, BundleError.
   std::vector<Translation> translate(const std::vector<std::string>& sentences, const Options& options = {}) const {
     const detail::Views<char> texts(sentences);
-    const detail::Words words(options);
-    const txport_options fields = detail::to_c(options, words);
-    txport_result* result = nullptr;
-    detail::check(txport_translate(handle_.get(), texts.items.data(), texts.lengths.data(), texts.items.size(), &fields,
-                                   &result));
-    return detail::collect(detail::Result(result).get());
+    const detail::Fields fields(options);
+    const detail::Result result = detail::result_of(txport_translate, handle_.get(), texts.items.data(),
+                                                    texts.lengths.data(), texts.items.size(), &fields.all);
+    return detail::collect(result.get());
   }
 
   // Translate one sentence.
@@ -584,34 +553,30 @@ class Translator {
   // Translate a text of any length and keep its layout: paragraphs, white space, bullets and headings. A sentence that
   // is longer than the model supports is split into parts, with a warning, or refused if `strict` is set.
   Document translate_document(const std::string& text, const Options& options = {}) const {
-    const detail::Words words(options);
-    const txport_options fields = detail::to_c(options, words);
-    txport_result* result = nullptr;
-    detail::check(txport_translate_document(handle_.get(), text.data(), text.size(), &fields, &result));
-    return detail::collect_document(detail::Result(result).get());
+    const detail::Fields fields(options);
+    const detail::Result result =
+        detail::result_of(txport_translate_document, handle_.get(), text.data(), text.size(), &fields.all);
+    return detail::collect_document(result.get());
   }
 
   // Translate source ids, including eos, without a tokenizer.
   std::vector<Translation> translate_ids(const std::vector<std::vector<std::int64_t>>& sources,
                                          const Options& options = {}) const {
     const detail::Views<std::int64_t> ids(sources);
-    const detail::Words words(options);
-    const txport_options fields = detail::to_c(options, words);
-    txport_result* result = nullptr;
-    detail::check(
-        txport_translate_ids(handle_.get(), ids.items.data(), ids.lengths.data(), ids.items.size(), &fields, &result));
-    return detail::collect(detail::Result(result).get());
+    const detail::Fields fields(options);
+    const detail::Result result = detail::result_of(txport_translate_ids, handle_.get(), ids.items.data(),
+                                                    ids.lengths.data(), ids.items.size(), &fields.all);
+    return detail::collect(result.get());
   }
 
   // Translate feature vectors: a matrix for each source, with a vector in each row. For bundles that read vectors.
   std::vector<Translation> translate_features(const std::vector<Matrix>& arrays, const Options& options = {}) const {
     std::vector<txport_features> features;
     for (const Matrix& array : arrays) features.push_back(detail::features_of(array));
-    const detail::Words words(options);
-    const txport_options fields = detail::to_c(options, words);
-    txport_result* result = nullptr;
-    detail::check(txport_translate_features(handle_.get(), features.data(), features.size(), &fields, &result));
-    return detail::collect(detail::Result(result).get());
+    const detail::Fields fields(options);
+    const detail::Result result =
+        detail::result_of(txport_translate_features, handle_.get(), features.data(), features.size(), &fields.all);
+    return detail::collect(result.get());
   }
 
   // Score a given translation of each sentence, for example to rank translations or to filter a corpus. Only the
@@ -621,12 +586,10 @@ class Translator {
     detail::check_pairs(sentences.size(), translations.size());
     const detail::Views<char> texts(sentences);
     const detail::Views<char> targets(translations);
-    const detail::Words words(options);
-    const txport_options fields = detail::to_c(options, words);
-    txport_result* result = nullptr;
-    detail::check(txport_score(handle_.get(), texts.items.data(), texts.lengths.data(), targets.items.data(),
-                               targets.lengths.data(), texts.items.size(), &fields, &result));
-    return detail::collect_scores(result);
+    const detail::Fields fields(options);
+    return detail::collect_scores(detail::result_of(txport_score, handle_.get(), texts.items.data(),
+                                                    texts.lengths.data(), targets.items.data(), targets.lengths.data(),
+                                                    texts.items.size(), &fields.all));
   }
 
   // Score source ids and target ids in the form that `translate_ids` reads and returns.
@@ -635,10 +598,9 @@ class Translator {
     detail::check_pairs(sources.size(), translations.size());
     const detail::Views<std::int64_t> ids(sources);
     const detail::Views<std::int64_t> targets(translations);
-    txport_result* result = nullptr;
-    detail::check(txport_score_ids(handle_.get(), ids.items.data(), ids.lengths.data(), targets.items.data(),
-                                   targets.lengths.data(), ids.items.size(), &result));
-    return detail::collect_scores(result);
+    return detail::collect_scores(detail::result_of(txport_score_ids, handle_.get(), ids.items.data(),
+                                                    ids.lengths.data(), targets.items.data(), targets.lengths.data(),
+                                                    ids.items.size()));
   }
 
   // Compute the encoder output of sentences that are not empty: one row, the mean over all ids, or one row per id if
@@ -646,14 +608,13 @@ class Translator {
   std::vector<Matrix> embed(const std::vector<std::string>& sentences, bool pooled = true,
                             const Options& options = {}) const {
     const detail::Views<char> texts(sentences);
-    const detail::Words words(options);
-    const txport_options fields = detail::to_c(options, words);
-    txport_result* handle = nullptr;
-    detail::check(txport_embed(handle_.get(), texts.items.data(), texts.lengths.data(), texts.items.size(),
-                               pooled ? 1 : 0, &fields, &handle));
-    const detail::Result result(handle);
-    std::vector<Matrix> output(txport_result_count(handle));
-    for (std::size_t i = 0; i < output.size(); ++i) output[i] = detail::matrix(txport_result_embedding, handle, i);
+    const detail::Fields fields(options);
+    const detail::Result result =
+        detail::result_of(txport_embed, handle_.get(), texts.items.data(), texts.lengths.data(), texts.items.size(),
+                          pooled ? 1 : 0, &fields.all);
+    std::vector<Matrix> output(txport_result_count(result.get()));
+    for (std::size_t i = 0; i < output.size(); ++i)
+      output[i] = detail::matrix(txport_result_embedding, result.get(), i);
     return output;
   }
 
@@ -669,20 +630,18 @@ class Translator {
 
   // Return a stream from which the caller fetches each token.
   Stream stream(const std::string& sentence, const Options& options = {}) const {
-    const detail::Words words(options);
-    const txport_options fields = detail::to_c(options, words);
+    const detail::Fields fields(options);
     txport_stream* handle = nullptr;
-    detail::check(txport_stream_open(handle_.get(), sentence.data(), sentence.size(), &fields, &handle));
+    detail::check(txport_stream_open(handle_.get(), sentence.data(), sentence.size(), &fields.all, &handle));
     return Stream(handle);
   }
 
   // Open a stream of the translation of feature vectors.
   Stream stream_features(const Matrix& array, const Options& options = {}) const {
-    const detail::Words words(options);
-    const txport_options fields = detail::to_c(options, words);
+    const detail::Fields fields(options);
     const txport_features features = detail::features_of(array);
     txport_stream* handle = nullptr;
-    detail::check(txport_stream_open_features(handle_.get(), &features, &fields, &handle));
+    detail::check(txport_stream_open_features(handle_.get(), &features, &fields.all, &handle));
     return Stream(handle);
   }
 
@@ -756,8 +715,7 @@ class Translator {
   template <typename Start>
   Pending submit(const Options& options, double seconds, std::function<bool(const Piece&)> on_piece,
                  const Start& start) const {
-    const detail::Words words(options);
-    const txport_options fields = detail::to_c(options, words);
+    const detail::Fields fields(options);
     auto listener = std::make_unique<detail::Request>();
     listener->on_piece = std::move(on_piece);
     txport_request request = TXPORT_REQUEST_INIT;
@@ -767,7 +725,7 @@ class Translator {
     request.user = listener.get();
     std::future<Translation> answer = listener->answer.get_future();
     txport_pending* handle = nullptr;
-    detail::check(start(&fields, &request, &handle));
+    detail::check(start(&fields.all, &request, &handle));
     static_cast<void>(listener.release());  // now owned by `done`
     return Pending(std::move(answer), handle);
   }

@@ -143,7 +143,7 @@ Options options_of(const txport_options* options) {
   Options result;
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a field and a member with the same name
 #define TXPORT_OPTION(kind, name, help) set(result.name, fields.name, fields);
-#include "options.inc"
+#include "txport/options.inc"
 #undef TXPORT_OPTION
   return result;
 }
@@ -252,20 +252,37 @@ void return_result(txport_result** result, std::vector<txport::core::FloatMatrix
   return_result(result, std::move(sentences));
 }
 
+// Return the address of a member, or null if there is no owner or no value.
+template <typename Owner, typename T>
+const T* member(const Owner* owner, T Owner::*name) noexcept {
+  return owner == nullptr ? nullptr : &(owner->*name);
+}
+template <typename Owner, typename T>
+const T* member(const Owner* owner, std::optional<T> Owner::*name) noexcept {
+  return owner == nullptr || !(owner->*name) ? nullptr : &*(owner->*name);
+}
+
 // Return a sentence of a result, or null.
 const Sentence* entry(const txport_result* result, std::size_t index) noexcept {
   return result == nullptr || index >= result->sentences.size() ? nullptr : &result->sentences[index];
 }
 
 const Translation* sentence(const txport_result* result, std::size_t index) noexcept {
-  const Sentence* found = entry(result, index);
-  return found == nullptr ? nullptr : &found->translation;
+  return member(entry(result, index), &Sentence::translation);
 }
 
-// Return the alignment of a sentence, or null.
 const txport::core::Alignment* alignment(const txport_result* result, std::size_t index) noexcept {
-  const Translation* translation = sentence(result, index);
-  return translation == nullptr || !translation->alignment ? nullptr : &*translation->alignment;
+  return member(sentence(result, index), &Translation::alignment);
+}
+
+int flag_of(const txport_result* result, std::size_t index, bool Translation::*name) noexcept {
+  const bool* value = member(sentence(result, index), name);
+  return value != nullptr && *value ? 1 : 0;
+}
+
+const char* text_of(const std::string* text, std::size_t* length) noexcept {
+  if (length != nullptr) *length = text == nullptr ? 0 : text->size();
+  return text == nullptr ? nullptr : text->c_str();
 }
 
 const float* matrix_of(const txport::core::FloatMatrix* matrix, std::size_t* rows, std::size_t* columns) noexcept {
@@ -372,6 +389,16 @@ bool wait(const std::future<Outcome>& answer, double seconds) {
   return true;
 }
 
+// Call a function with the translator, and store its results in *result.
+template <typename Answer>
+txport_code answer(const txport_translator* translator, txport_result** result, const Answer& answers) noexcept {
+  return guarded([&] {
+    required(result, "result") = nullptr;
+    return_result(result, answers(required(translator)));
+    return TXPORT_OK;
+  });
+}
+
 txport_translator* opened(const txport::core::Bundle& bundle, const txport_translator_options* options) {
   std::shared_ptr<const Translator> translator(new Translator(bundle, options_of(options)), close);
   return std::make_unique<txport_translator>(txport_translator{std::move(translator)}).release();
@@ -428,86 +455,65 @@ txport_code txport_self_check(const txport_translator* translator) noexcept {
 
 txport_code txport_translate(const txport_translator* translator, const char* const* texts, const std::size_t* lengths,
                              std::size_t count, const txport_options* options, txport_result** result) noexcept {
-  return guarded([&] {
-    required(result, "result") = nullptr;
-    const Translator& opened = required(translator);
+  return answer(translator, result, [&](const Translator& opened) {
     const auto sentences = views_of(texts, lengths, count, "texts");
-    return_result(result, opened.translate(sentences, options_of(options)));
-    return TXPORT_OK;
+    return opened.translate(sentences, options_of(options));
   });
 }
 
 txport_code txport_translate_document(const txport_translator* translator, const char* text, std::size_t length,
                                       const txport_options* options, txport_result** result) noexcept {
-  return guarded([&] {
-    required(result, "result") = nullptr;
-    const Translator& opened = required(translator);
-    return_result(result, opened.translate_document(view_of(&required(text, "text"), length), options_of(options)));
-    return TXPORT_OK;
+  return answer(translator, result, [&](const Translator& opened) {
+    return opened.translate_document(view_of(&required(text, "text"), length), options_of(options));
   });
 }
 
 txport_code txport_translate_ids(const txport_translator* translator, const std::int64_t* const* sources,
                                  const std::size_t* lengths, std::size_t count, const txport_options* options,
                                  txport_result** result) noexcept {
-  return guarded([&] {
-    required(result, "result") = nullptr;
-    const Translator& opened = required(translator);
+  return answer(translator, result, [&](const Translator& opened) {
     const std::vector<Ids> ids = ids_of(sources, lengths, count, "sources", "lengths");
-    return_result(result, opened.translate_ids(ids, options_of(options)));
-    return TXPORT_OK;
+    return opened.translate_ids(ids, options_of(options));
   });
 }
 
 txport_code txport_translate_features(const txport_translator* translator, const txport_features* features,
                                       std::size_t count, const txport_options* options,
                                       txport_result** result) noexcept {
-  return guarded([&] {
-    required(result, "result") = nullptr;
-    const Translator& opened = required(translator);
+  return answer(translator, result, [&](const Translator& opened) {
     if (count > 0) required(features, "features");
     std::vector<txport::core::FloatMatrix> arrays;
     for (std::size_t i = 0; i < count; ++i) {
       arrays.push_back(matrix_of(features[i], "features[" + std::to_string(i) + "]"));
     }
-    return_result(result, opened.translate_features(std::move(arrays), options_of(options)));
-    return TXPORT_OK;
+    return opened.translate_features(std::move(arrays), options_of(options));
   });
 }
 
 txport_code txport_score(const txport_translator* translator, const char* const* texts, const std::size_t* lengths,
                          const char* const* targets, const std::size_t* target_lengths, std::size_t count,
                          const txport_options* options, txport_result** result) noexcept {
-  return guarded([&] {
-    required(result, "result") = nullptr;
-    const Translator& opened = required(translator);
+  return answer(translator, result, [&](const Translator& opened) {
     const auto translations = views_of(targets, target_lengths, count, "targets");
-    return_result(result, opened.score(views_of(texts, lengths, count, "texts"),
-                                       {translations.begin(), translations.end()}, options_of(options)));
-    return TXPORT_OK;
+    return opened.score(views_of(texts, lengths, count, "texts"), {translations.begin(), translations.end()},
+                        options_of(options));
   });
 }
 
 txport_code txport_score_ids(const txport_translator* translator, const std::int64_t* const* sources,
                              const std::size_t* lengths, const std::int64_t* const* targets,
                              const std::size_t* target_lengths, std::size_t count, txport_result** result) noexcept {
-  return guarded([&] {
-    required(result, "result") = nullptr;
-    const Translator& opened = required(translator);
+  return answer(translator, result, [&](const Translator& opened) {
     const std::vector<Ids> translations = ids_of(targets, target_lengths, count, "targets", "target_lengths");
-    return_result(result, opened.score_ids(ids_of(sources, lengths, count, "sources", "lengths"), translations));
-    return TXPORT_OK;
+    return opened.score_ids(ids_of(sources, lengths, count, "sources", "lengths"), translations);
   });
 }
 
 txport_code txport_embed(const txport_translator* translator, const char* const* texts, const std::size_t* lengths,
                          std::size_t count, std::int32_t pooled, const txport_options* options,
                          txport_result** result) noexcept {
-  return guarded([&] {
-    required(result, "result") = nullptr;
-    const Translator& opened = required(translator);
-    return_result(result, opened.embed(views_of(texts, lengths, count, "texts"), options_of(options), pooled != 0));
-    return TXPORT_OK;
+  return answer(translator, result, [&](const Translator& opened) {
+    return opened.embed(views_of(texts, lengths, count, "texts"), options_of(options), pooled != 0);
   });
 }
 
@@ -516,25 +522,19 @@ std::size_t txport_result_count(const txport_result* result) noexcept {
 }
 
 const char* txport_result_text(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
-  const Translation* translation = sentence(result, index);
-  if (length != nullptr) *length = translation == nullptr ? 0 : translation->text.size();
-  return translation == nullptr ? nullptr : translation->text.c_str();
+  return text_of(member(sentence(result, index), &Translation::text), length);
 }
 
 const std::int64_t* txport_result_ids(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
-  const Translation* translation = sentence(result, index);
-  return array_of(translation == nullptr ? nullptr : &translation->ids, length);
+  return array_of(member(sentence(result, index), &Translation::ids), length);
 }
 
 const double* txport_result_scores(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
-  const Translation* translation = sentence(result, index);
-  return array_of(translation == nullptr || !translation->scores ? nullptr : &*translation->scores, length);
+  return array_of(member(sentence(result, index), &Translation::scores), length);
 }
 
 const char* txport_result_document(const txport_result* result, std::size_t* length) noexcept {
-  const bool has_document = result != nullptr && result->document;
-  if (length != nullptr) *length = has_document ? result->document->size() : 0;
-  return has_document ? result->document->c_str() : nullptr;
+  return text_of(member(result, &txport_result::document), length);
 }
 
 const txport_part* txport_result_part(const txport_result* result, std::size_t index) noexcept {
@@ -543,8 +543,7 @@ const txport_part* txport_result_part(const txport_result* result, std::size_t i
 
 const std::int64_t* txport_result_alignment(const txport_result* result, std::size_t index,
                                             std::size_t* length) noexcept {
-  const txport::core::Alignment* found = alignment(result, index);
-  return array_of(found == nullptr ? nullptr : &found->tokens, length);
+  return array_of(member(alignment(result, index), &txport::core::Alignment::tokens), length);
 }
 
 const double* txport_result_times(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
@@ -558,9 +557,7 @@ const txport_word_pair* txport_result_word_pairs(const txport_result* result, st
 }
 
 const char* txport_result_pharaoh(const txport_result* result, std::size_t index, std::size_t* length) noexcept {
-  const txport::core::Alignment* found = alignment(result, index);
-  if (length != nullptr) *length = found == nullptr ? 0 : found->pharaoh.size();
-  return found == nullptr ? nullptr : found->pharaoh.c_str();
+  return text_of(member(alignment(result, index), &txport::core::Alignment::pharaoh), length);
 }
 
 const txport_span* txport_result_spans(const txport_result* result, std::size_t index, txport_spans which,
@@ -573,34 +570,28 @@ const txport_span* txport_result_spans(const txport_result* result, std::size_t 
 
 const float* txport_result_attention(const txport_result* result, std::size_t index, std::size_t* rows,
                                      std::size_t* columns) noexcept {
-  const Translation* found = sentence(result, index);
-  return matrix_of(found == nullptr || !found->attention ? nullptr : &*found->attention, rows, columns);
+  return matrix_of(member(sentence(result, index), &Translation::attention), rows, columns);
 }
 
 const float* txport_result_embedding(const txport_result* result, std::size_t index, std::size_t* rows,
                                      std::size_t* columns) noexcept {
-  const Sentence* found = entry(result, index);
-  return matrix_of(found == nullptr || !found->embedding ? nullptr : &*found->embedding, rows, columns);
+  return matrix_of(member(entry(result, index), &Sentence::embedding), rows, columns);
 }
 
 int txport_result_truncated(const txport_result* result, std::size_t index) noexcept {
-  const Translation* translation = sentence(result, index);
-  return translation != nullptr && translation->truncated ? 1 : 0;
+  return flag_of(result, index, &Translation::truncated);
 }
 
 int txport_result_finished(const txport_result* result, std::size_t index) noexcept {
-  const Translation* translation = sentence(result, index);
-  return translation != nullptr && translation->finished ? 1 : 0;
+  return flag_of(result, index, &Translation::finished);
 }
 
 int txport_result_looped(const txport_result* result, std::size_t index) noexcept {
-  const Translation* translation = sentence(result, index);
-  return translation != nullptr && translation->looped ? 1 : 0;
+  return flag_of(result, index, &Translation::looped);
 }
 
 const double* txport_result_score(const txport_result* result, std::size_t index) noexcept {
-  const Translation* translation = sentence(result, index);
-  return translation == nullptr || !translation->score ? nullptr : &*translation->score;
+  return member(sentence(result, index), &Translation::score);
 }
 
 const txport_result* txport_result_hypotheses(const txport_result* result, std::size_t index) noexcept {
