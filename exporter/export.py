@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -13,10 +12,9 @@ from txport.exporter.coverage import Coverage
 from txport.exporter.golden_cases import golden_cases
 from txport.exporter.graphs.float16 import to_float16
 from txport.exporter.graphs.int8 import convertible
-from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.parameters import parameter_table
 from txport.exporter.graphs.write import ATTENTION, BEAMS, OPTIONAL, write_all
-from txport.exporter.options import check_options, dimensions_of
+from txport.exporter.options import ExportOptions, check_options, dimensions_of
 from txport.exporter.precision.calibration import Calibration
 from txport.exporter.precision.int8_layers import Int8Search
 from txport.exporter.precision.islands import (
@@ -28,72 +26,20 @@ from txport.exporter.precision.islands import (
 )
 from txport.exporter.reference import answers
 from txport.exporter.sample import choose_sample
-from txport.exporter.verification.options import MINUTES, SENTENCES, SINGLES
 from txport.exporter.verification.report import VerificationReport
 from txport.exporter.verification.verify import Verifier, write_report
 from txport.models.checkpoint import Checkpoint, load_checkpoint
 from txport.runtime.bundle.manifest import FORMAT_VERSION, GOLDEN, NAME, WEIGHTS, Manifest, entry_of, list_files
-from txport.runtime.bundle.schema import (
-    Island,
-    MadeBy,
-    Parameters,
-    Precision,
-    SpecialTokens,
-)
+from txport.runtime.bundle.schema import Island, MadeBy, Parameters, Precision, SpecialTokens
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.console.progress import Stages
 from txport.runtime.errors import CheckFailed
 from txport.runtime.files import new_directory, scratch_directory
 from txport.runtime.version import VERSION
 
+__all__ = ["ExportOptions", "export_bundle"]
+
 CALIBRATION_SENTENCES = 64
-# Maximum number of exported positions for sinusoids, which have no limit themselves.
-MAX_SINUSOIDS = 1 << 16
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """Options of `tx-export`. A limit of None is the maximum of the model. Only sinusoids allow more.
-
-    Attributes:
-        float16: convert to float16, except nodes that calibration keeps in float32 (islands).
-        int8: convert weights to int8, except layers that lose too much quality; only for the lowering `ort`.
-        lowerings: names of the decoder steps to write.
-        max_source: maximum number of source tokens, including eos.
-        max_target: maximum number of target tokens, including eos.
-        max_batch: maximum batch size in rows.
-        beams: add the beam search graph that does not copy caches.
-        attention: add the graphs for attention, alignments, scores of reference translations and embeddings.
-        verify: compare with PyTorch before the bundle is renamed into place.
-        sentences: maximum number of sentences to verify.
-        minutes: time limit of the comparison.
-        singles: number of sentences that also run alone and with padding.
-        text: file of sentences to use instead of those of the checkpoint.
-        references: file of their translations.
-        ids: file of source ids to use instead of text.
-        reference_ids: file of target ids, the translations of `ids`.
-        features: file of feature vectors, for a model of these.
-        force: replace an existing bundle, and keep one that fails verification.
-    """
-
-    float16: bool = False
-    int8: bool = False
-    lowerings: tuple[str, ...] = tuple(LOWERINGS)
-    max_source: int | None = None
-    max_target: int | None = None
-    max_batch: int = 64
-    beams: bool = False
-    attention: bool = False
-    verify: bool = True
-    sentences: int = SENTENCES
-    minutes: float = MINUTES
-    singles: int = SINGLES
-    text: Path | None = None
-    references: Path | None = None
-    ids: Path | None = None
-    reference_ids: Path | None = None
-    features: Path | None = None
-    force: bool = False
 
 
 def export_bundle(

@@ -1,7 +1,10 @@
-"""Checks of tx-export's options that do not need weights or PyTorch."""
+"""Options of an export, and their checks that do not need weights or PyTorch."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from txport.exporter.verification.options import MINUTES, SENTENCES, SINGLES
 from txport.models.config import Config
 from txport.runtime.bundle.schema import LOWERINGS, Dimensions, Range
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
@@ -12,8 +15,53 @@ from txport.runtime.text.affixes import affixes
 MAX_SINUSOIDS = 1 << 16
 
 
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of `tx-export`. A limit of None is the maximum of the model. Only sinusoids allow more.
+
+    Attributes:
+        float16: convert to float16, except nodes that calibration keeps in float32 (islands).
+        int8: convert weights to int8, except layers that lose too much quality; only for the lowering `ort`.
+        lowerings: names of the decoder steps to write.
+        max_source: maximum number of source tokens, including eos.
+        max_target: maximum number of target tokens, including eos.
+        max_batch: maximum batch size in rows.
+        beams: add the beam search graph that does not copy caches.
+        attention: add the graphs for attention, alignments, scores of reference translations and embeddings.
+        verify: compare with PyTorch before the bundle is renamed into place.
+        sentences: maximum number of sentences to verify.
+        minutes: time limit of the comparison.
+        singles: number of sentences that also run alone and with padding.
+        text: file of sentences to use instead of those of the checkpoint.
+        references: file of their translations.
+        ids: file of source ids to use instead of text.
+        reference_ids: file of target ids, the translations of `ids`.
+        features: file of feature vectors, for a model of these.
+        force: replace an existing bundle, and keep one that fails verification.
+    """
+
+    float16: bool = False
+    int8: bool = False
+    lowerings: tuple[str, ...] = LOWERINGS
+    max_source: int | None = None
+    max_target: int | None = None
+    max_batch: int = 64
+    beams: bool = False
+    attention: bool = False
+    verify: bool = True
+    sentences: int = SENTENCES
+    minutes: float = MINUTES
+    singles: int = SINGLES
+    text: Path | None = None
+    references: Path | None = None
+    ids: Path | None = None
+    reference_ids: Path | None = None
+    features: Path | None = None
+    force: bool = False
+
+
 def check_options(lowerings: Sequence[str], *, float16: bool, int8: bool, max_batch: int) -> None:
-    """Check options that do not depend on the model; see `txport.exporter.export.ExportOptions`.
+    """Check options that do not depend on the model; see `ExportOptions`.
 
     Raises:
         InputError: a value is not possible, or two options exclude each other.

@@ -1,19 +1,19 @@
-"""Graphs of the decoder: a step of greedy or beam search with caches, and teacher forcing of whole translations.
+"""Graph of a decoder step with caches.
 
-All have the same layers, over activations `[n, d]` with a row for each token, and differ in the lowering. Tensors are
-rearranged: Q, K and V become one matrix, 1/sqrt(head_dim) is folded into the query's part, affine norms are folded
-into the layers after them (`txport.exporter.graphs.norms`), and positions are truncated to the exported length.
+All graphs of the decoder have the same layers, over activations `[n, d]` with a row for each token, and differ in the
+lowering. Tensors are rearranged: Q, K and V become one matrix, 1/sqrt(head_dim) is folded into the query's part, affine
+norms are folded into the layers after them (`txport.exporter.graphs.norms`), and positions are truncated to the
+exported length.
 Shapes: b batch, h heads, k head_dim, d d_model, s source, t target, c cache length, v vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import onnx_ir as ir
 from torch import nn
 from txport.exporter.graphs.copying import CrossAttention, write_mixture
 from txport.exporter.graphs.layers import Rotation, write_embedding, write_feed_forward, write_relative_positions
-from txport.exporter.graphs.lowerings import Beams, KeyValue, Lowering
+from txport.exporter.graphs.lowerings import KeyValue, Lowering
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
 from txport.exporter.graphs.writer import Writer
@@ -58,29 +58,6 @@ def write_state(w: Writer, lowering: Lowering, config: Config, logits: ir.Value)
     # Runtimes bind outputs over inputs. So each such output depends, through `token`, on all readers of its input.
     following, is_finished = lowering.advance(token, config.eos_id, config.target_vocabulary)
     return token, w.op("Where", is_finished, positions, following), is_finished
-
-
-def write_beams(model: Transformer, length: int, tensors: ModelTensors) -> ir.Model:
-    """Return the graph of a beam search step: the best continuations of each hypothesis, and the normaliser of logits.
-
-    Args:
-        model: provides the tensors.
-        length: number of exported positions.
-        tensors: shared with other graphs.
-    """
-    sizes = model.config.sizes
-    w = Writer(interface.decoder_beams(sizes, "float32"), Beams.opset, tensors)
-    ids, positions = (w.op("Reshape", w.inputs[name], [-1]) for name in ("token_ids", "positions"))
-    read = write_embedding(w, model.target_embedding, length, ids, positions)
-    layers = Decoder(w, model, Beams(w, sizes), length)
-    logits, caches = layers.write(read, positions, layers.key_values("self"))
-    count = np.array([interface.candidate_count(sizes)], np.int64)
-    best, best_ids = w.ops("TopK", 2, logits, count, axis=-1)
-    best_ids.dtype = ir.DataType.INT64
-    # The normaliser is computed from the probability of the best token, which is far from 0.
-    first = w.op("GatherElements", w.op("Softmax", logits, axis=-1), w.op("Gather", best_ids, [0], axis=1), axis=1)
-    normaliser = w.op("Sub", w.op("Gather", best, [0], axis=1), w.op("Log", first))
-    return w.model([best_ids, best, normaliser, *(each for cache in caches for each in cache), logits])
 
 
 class Decoder:

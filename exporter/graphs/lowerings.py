@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 import numpy as np
 import onnx_ir as ir
 from torch import nn
-from txport.exporter.graphs.float16 import fold_biases, fold_relu_biases
 from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.writer import CONTRIB, FLOAT, INT32, Writer
 from txport.models.norms import RMSNorm
@@ -22,8 +21,6 @@ from txport.runtime.bundle.schema import ModelSizes
 KeyValue = tuple[ir.Value, ir.Value]
 # Minimum number of ids in a block for the search of the best id. Smaller blocks do not compensate for extra operators.
 MIN_BLOCK = 16
-# Larger than any limit of a translation's length.
-BEYOND = 1 << 62
 
 
 def attend(w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -261,89 +258,9 @@ class Ort(Scatter):
         return w.op("Add", w.op("Mul", block, width), w.op("ArgMax", position_in_block, axis=-1, keepdims=0))
 
 
-class OrtCuda(Ort):
-    """Lowering `ort` with fewer kernels, for the CUDA provider: a small kernel costs 1 or 2 µs at batch 1.
-
-    MultiHeadAttention would add transposes of its only query and its context, where a Reshape is enough. ArgMax is as
-    fast as the first of the two steps of `Ort.best`. GroupQueryAttention supports no bias on GPUs, and no float32, so
-    only float16 bundles use this lowering. Biases are folded into the following norms, or into the layer after a ReLU.
-    """
-
-    fused_bias = False
-    cross_attention = Scatter.cross_attention
-    best = Scatter.best
-
-    def advance(self, token: ir.Value, eos: int, vocabulary: int) -> tuple[ir.Value, ir.Value]:
-        """Find the end of sentences by lookup in a table: after `eos` the position is larger than every limit."""
-        w = self._w
-        steps = np.ones(vocabulary, np.int64)
-        steps[eos] = BEYOND
-        following = w.op("Add", w.inputs["positions"], w.op("Gather", steps, token))
-        return following, w.op("Or", w.inputs["finished"], w.op("GreaterOrEqual", following, w.inputs["target_limits"]))
-
-    def finish(self, graph: ir.Graph) -> None:
-        fold_relu_biases(graph)
-        fold_biases(graph)
-
-
-class Beams(Lowering):
-    """Lowering of one token for each hypothesis of a sentence: m beams are queries over shared keys and values.
-
-    Cross-attention reads the keys and values of a sentence once. A cache has a slot for each beam at each position.
-    Keys and values stay in their slots, and `self_ancestors` marks the slots of each hypothesis. When the search
-    reorders hypotheses, these flags move, not the cache. Only standard operators are used. Opsets before 24 would write
-    the cache one element at a time.
-    """
-
-    name = "standard"
-    opset = 24
-
-    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
-        w = self._w
-        query, key, value = w.split(self._by_beam(qkv, 3 * self._heads), 3, axis=1)
-        cache = self._write_cache(cache[0], key), self._write_cache(cache[1], value)
-        ancestors = w.op("Unsqueeze", w.inputs["self_ancestors"], [1])
-        mask = w.op("Where", ancestors, 0.0 if bias is None else bias, MASKED)
-        context, _ = attend(w, query, w.op("Transpose", cache[0], perm=[0, 1, 3, 2]), cache[1], mask)
-        return self._by_row(context), cache
-
-    def _write_cache(self, cache: ir.Value, new: ir.Value) -> ir.Value:
-        """Return a cache [b, h, c * m, k] with the new [b, h, m, k] of all beams, from the slot of the first beam."""
-        return self._w.op("TensorScatter", cache, new, self._w.inputs["first_slots"], axis=2)
-
-    def distances(self) -> ir.Value:
-        w = self._w
-        positions = w.op("Gather", w.inputs["positions"], [0], axis=1)
-        return w.op("Unsqueeze", w.op("Max", w.op("Sub", positions, w.inputs["slot_positions"]), 0), [1])
-
-    def cross_attention(self, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
-        keys = self._w.op("Transpose", key, perm=[0, 1, 3, 2])
-        return self._by_row(
-            attend(self._w, self._by_beam(query, self._heads), keys, value, self._w.inputs["cross_bias"])[0]
-        )
-
-    def by_sentence(self, x: ir.Value, width: int) -> ir.Value:
-        return self._w.op("Gather", x, self._w.inputs["rows"], axis=0)
-
-    def for_each_token(self, x: ir.Value) -> ir.Value:
-        zeros = self._w.op("Mul", self._w.op("Unsqueeze", self._w.inputs["rows"], [2]), 0)
-        return self._w.op("Add", x, zeros)
-
-    def _by_beam(self, x: ir.Value, heads: int) -> ir.Value:
-        """Reshape [n, heads * k] to [b, heads, m, k]."""
-        split = self._w.op("Reshape", self.by_sentence(x, heads * self._head_dim), [0, 0, heads, self._head_dim])
-        return self._w.op("Transpose", split, perm=[0, 2, 1, 3])
-
-    def _by_row(self, x: ir.Value) -> ir.Value:
-        """Reshape [b, h, m, k] to [n, h * k]."""
-        return self._w.op("Reshape", self._w.op("Transpose", x, perm=[0, 2, 1, 3]), [-1, self._width])
-
-
 def _block(vocabulary: int) -> int:
     """Return the largest divisor of the vocabulary size up to its square root; 1 for a prime."""
     return max(width for width in range(1, math.isqrt(vocabulary) + 1) if vocabulary % width == 0)
 
 
 LOWERINGS: dict[str, type[Lowering]] = {lowering.name: lowering for lowering in (Ort, Scatter, TensorScatter)}
-# Lowerings of float16 bundles, which run on GPUs.
-HALF_LOWERINGS = LOWERINGS | {OrtCuda.name: OrtCuda}

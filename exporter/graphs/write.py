@@ -3,9 +3,11 @@
 from collections.abc import Callable, Collection, Sequence
 
 import onnx_ir as ir
-from txport.exporter.graphs.decoder import write_beams, write_step
+from txport.exporter.graphs.beams import write_beams
+from txport.exporter.graphs.decoder import write_step
 from txport.exporter.graphs.encoder import write_encoder, write_encoder_attention
-from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS
+from txport.exporter.graphs.float16 import HALF_LOWERINGS
+from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.teacher_forcing import write_decoder
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.models.transformer import Transformer

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from txport.exporter.graphs.float16 import is_masked
-from txport.exporter.graphs.sessions import TeacherForced, Values, session, with_all_outputs
+from txport.exporter.precision.sessions import TeacherForced, Values, session, with_all_outputs
 from txport.exporter.reference import MIN_COMPARED_LOGIT, Answer, Logits
 
 

@@ -12,9 +12,9 @@ import onnx_ir as ir
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.int8 import convertible, norm_outputs, to_int8
 from txport.exporter.graphs.norms import module_of
-from txport.exporter.graphs.sessions import TeacherForced, session
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.precision.islands import island_nodes
+from txport.exporter.precision.sessions import TeacherForced, session
 from txport.exporter.sample import Sample
 from txport.exporter.verification.quality import Quality, References
 from txport.runtime.bundle.manifest import Manifest

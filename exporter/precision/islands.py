@@ -16,8 +16,8 @@ import onnxruntime
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.float16 import ending, rounded, to_float16
 from txport.exporter.graphs.norms import module_of
-from txport.exporter.graphs.sessions import TeacherForced, session
 from txport.exporter.precision.calibration import Calibration, Loss, magnitude
+from txport.exporter.precision.sessions import TeacherForced, session
 from txport.exporter.verification.quality import MAX_CHANGED
 from txport.runtime.bundle.interface import FEATURES
 from txport.runtime.bundle.schema import Island

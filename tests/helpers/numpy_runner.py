@@ -8,7 +8,8 @@ import onnxruntime
 import torch
 from txport.exporter.graphs.decoder import write_step
 from txport.exporter.graphs.encoder import write_encoder
-from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS
+from txport.exporter.graphs.float16 import HALF_LOWERINGS
+from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.graphs.write import ATTENTION
 from txport.models.config import preset

@@ -25,7 +25,7 @@ from txport.exporter.engines.network import check_network, computing_layers, kin
 from txport.exporter.engines.parsing import NetworkChanges, make_network, parse_graph
 from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, shapes, step_profiles
 from txport.exporter.engines.static_sizes import with_size
-from txport.exporter.graphs.decoder import write_beams
+from txport.exporter.graphs.beams import write_beams
 from txport.exporter.graphs.float16 import ending, to_float16
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.precision.islands import mixture_nodes

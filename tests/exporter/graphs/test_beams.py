@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_runner import OPTIONS, open_session, random_model, run_graph
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.exporter.graphs.decoder import write_beams
+from txport.exporter.graphs.beams import write_beams
 from txport.exporter.graphs.encoder import write_encoder
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.models.checkpoint import save_checkpoint

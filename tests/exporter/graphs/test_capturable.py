@@ -13,8 +13,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from numpy_runner import OPTIONS, STEPS, graphs_of, random_model
+from txport.exporter.graphs.beams import write_beams
 from txport.exporter.graphs.capturable import CAPTURABLE, CPU_ONLY, not_capturable
-from txport.exporter.graphs.decoder import write_beams
 from txport.exporter.graphs.float16 import ending, to_float16
 from txport.exporter.graphs.tensors import ModelTensors
 

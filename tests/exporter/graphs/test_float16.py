@@ -15,8 +15,8 @@ from numpy_runner import STEPS, NumpyRunner, graphs_of, open_session, random_mod
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.decoder import write_step
 from txport.exporter.graphs.encoder import write_encoder
-from txport.exporter.graphs.float16 import fold_biases, rounded, to_float16
-from txport.exporter.graphs.lowerings import HALF_LOWERINGS, LOWERINGS
+from txport.exporter.graphs.float16 import HALF_LOWERINGS, fold_biases, rounded, to_float16
+from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.precision.calibration import Calibration, Loss
 from txport.exporter.precision.islands import choose_islands, island_nodes, lossy_scopes

@@ -10,8 +10,8 @@ from numpy_runner import copied, graphs_of, random_model
 from txport.exporter.bundle import write_graphs
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.graphs.lowerings import LOWERINGS
-from txport.exporter.graphs.sessions import session
 from txport.exporter.graphs.weights import ALIGNMENT, INLINE, LARGE, PAGE
+from txport.exporter.precision.sessions import session
 from txport.models.checkpoint import save_checkpoint
 from txport.models.config import preset
 from txport.models.transformer import Transformer
