@@ -50,13 +50,13 @@ class Beams(Lowering):
     def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
         w = self._w
         query, key, value = w.split(self._by_beam(qkv, 3 * self._heads), 3, axis=1)
-        cache = self._written(cache[0], key), self._written(cache[1], value)
-        seen = w.op("Unsqueeze", w.inputs["self_ancestors"], [1])
-        mask = w.op("Where", seen, 0.0 if bias is None else bias, MASKED)
+        cache = self._write_cache(cache[0], key), self._write_cache(cache[1], value)
+        ancestors = w.op("Unsqueeze", w.inputs["self_ancestors"], [1])
+        mask = w.op("Where", ancestors, 0.0 if bias is None else bias, MASKED)
         context, _ = attend(w, query, w.op("Transpose", cache[0], perm=[0, 1, 3, 2]), cache[1], mask)
         return self._by_row(context), cache
 
-    def _written(self, cache: ir.Value, new: ir.Value) -> ir.Value:
+    def _write_cache(self, cache: ir.Value, new: ir.Value) -> ir.Value:
         """Return a cache [b, h, c * m, k] with the new [b, h, m, k] of all beams, from the slot of the first beam."""
         return self._w.op("TensorScatter", cache, new, self._w.inputs["first_slots"], axis=2)
 

@@ -27,7 +27,7 @@ from txport.runtime.serve.logs import log
 from txport.runtime.serve.observer import METRICS, Guard, Observer
 from txport.runtime.serve.requests import TranslationRequest, array_of, fields_of, translation_request
 from txport.runtime.serve.service import Record, Service, event
-from txport.runtime.serve.settings import Settings
+from txport.runtime.serve.settings import ServiceSettings
 
 T = TypeVar("T")
 # Maximum bytes of a body whose client has not sent its key in the header.
@@ -229,7 +229,9 @@ def _host(request: Request) -> str:
     return ""
 
 
-async def body_of(request: Request, settings: Settings, add: Callable[[int], None], *, is_known: bool = True) -> bytes:
+async def body_of(
+    request: Request, settings: ServiceSettings, add: Callable[[int], None], *, is_known: bool = True
+) -> bytes:
     """Return the body of a request.
 
     Args:
@@ -267,7 +269,7 @@ async def body_of(request: Request, settings: Settings, add: Callable[[int], Non
     return b"".join(chunks)
 
 
-async def _in_time(body: Coroutine[Any, Any, bytes], settings: Settings) -> bytes:
+async def _in_time(body: Coroutine[Any, Any, bytes], settings: ServiceSettings) -> bytes:
     try:
         return await asyncio.wait_for(body, settings.slow_seconds)
     except asyncio.TimeoutError:

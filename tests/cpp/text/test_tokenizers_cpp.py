@@ -23,7 +23,7 @@ from foreign_models import WHOLE_GRID, import_here, shake
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import ScoreSums, plain
-from txport.runtime.text.sides import Bytes, FromTokenizers, Pieces, Side
+from txport.runtime.text.sides import Bytes, FromTokenizers, Pieces, TokenizerSide
 from txport.runtime.translator import Translator
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[dev]'")
@@ -161,7 +161,7 @@ def random_ids(draw: random.Random, lines: list[list[int]]) -> list[list[int]]:
     return cut + [[draw.randrange(ROWS + 50) for _ in range(draw.randrange(12))] for _ in range(TEXTS)]
 
 
-def check(kind: str, file: Path | str, ours: Side) -> None:
+def check(kind: str, file: Path | str, ours: TokenizerSide) -> None:
     """Ids, places of ids, and texts of ids."""
     given = list(texts())
     answers = by_cpp(kind, file, given)
