@@ -74,7 +74,7 @@ class Top(NamedTuple):
     normaliser: Float64
 
 
-def check_vectors(sources: Sources, size: int) -> None:
+def check_vector_shape(sources: Sources, size: int) -> None:
     """Raise `InputError` unless these are vectors `[batch, source, size]`."""
     if sources.ndim != 3 or sources.shape[2] != size:
         raise InputError(f"vectors must be [batch, source, {size}], not {list(sources.shape)}")

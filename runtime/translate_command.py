@@ -15,7 +15,7 @@ import click
 from txport.runtime.bundle.argument import BUNDLE
 from txport.runtime.console.flags import DEVICE, ENGINE, TRUST_ENGINES, flags, refuse_unused
 from txport.runtime.console.logs import show_log
-from txport.runtime.console.progress import Line
+from txport.runtime.console.progress import ProgressLine
 from txport.runtime.documents.document import Document
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
@@ -257,7 +257,7 @@ def _is_watched(files: Sequence[str], output: Path | None) -> bool:
     return os.isatty(2) and not any(map(os.isatty, seen))
 
 
-class _Rate(Line):
+class _Rate(ProgressLine):
     """Progress line: finished lines and lines per second."""
 
     def __init__(self, shown: bool) -> None:

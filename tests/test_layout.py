@@ -86,6 +86,18 @@ def test_every_folder_can_be_taken_in_at_a_glance() -> None:
     assert {str(folder): len(names) for folder, names in concepts.items() if len(names) > 16} == {}
 
 
+def test_a_class_name_is_used_once() -> None:
+    """In the library; examples are programs of their own."""
+    places: dict[str, list[str]] = {}
+    for file in source_files():
+        if file.suffix == ".py" and not {"tests", "examples"} & set(file.relative_to(ROOT).parts):
+            for node in ast.parse(file.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert len(places) > 200
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
 def test_what_tests_share_is_in_folders_of_its_own() -> None:
     """These are on the path; no test module imports from another one, or from a package `tests`."""
     wrong = []

@@ -46,7 +46,7 @@ _Generated: TypeAlias = BuiltinOptions | NamesOptions | DigitsOptions
 
 
 @dataclass(frozen=True)
-class Corpus:
+class ParallelCorpus:
     """Training, validation and test pairs, and alignments of training pairs if the recipe has them."""
 
     train: Collection[Pair]
@@ -55,7 +55,7 @@ class Corpus:
     alignments: dict[Pair, Links] = field(default_factory=dict)
 
 
-def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> Corpus:
+def load(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | None = None) -> ParallelCorpus:
     """Read the corpus of a recipe.
 
     Args:
@@ -143,12 +143,12 @@ def _normalise_splits(
     test: list[Pair],
     tokenizer: TokenizerOptions | None,
     alignments: dict[Pair, Links] | None = None,
-) -> Corpus:
+) -> ParallelCorpus:
     if isinstance(train, Shards) and tokenizer is not None and tokenizer.space_punctuation:
         train = train.with_targets(lambda target: spaced(target, lower_case=tokenizer.lower_case))
     elif not isinstance(train, Shards):
         train = _normalise_targets(list(train), tokenizer)
-    return Corpus(
+    return ParallelCorpus(
         train, _normalise_targets(validation, tokenizer), _normalise_targets(test, tokenizer), alignments or {}
     )
 
@@ -234,9 +234,9 @@ def load_test(options: CorpusOptions, data: Path, tokenizer: TokenizerOptions | 
     return load(options, data, tokenizer).test
 
 
-def builtin(options: _Generated) -> Corpus:
+def builtin(options: _Generated) -> ParallelCorpus:
     """Return a generated corpus of `txport.training.spoken`. Its splits share no sentences, names or speakers."""
-    return Corpus(_generated(options, "train"), _generated(options, "validation"), _generated(options, "test"))
+    return ParallelCorpus(_generated(options, "train"), _generated(options, "validation"), _generated(options, "test"))
 
 
 def _generated(options: _Generated, split: spoken.Split) -> list[Pair]:

@@ -67,7 +67,7 @@ class Filter:
 
 
 class Distill:
-    """Corpus task that writes only pairs of sufficient quality (see `txport.runtime.corpus.loop.Task`).
+    """Corpus task that writes only pairs of sufficient quality (see `txport.runtime.corpus.loop.RowOperation`).
 
     Args:
         bundle: the teacher.

@@ -20,7 +20,7 @@ from txport.training.guidance.heads import default_heads
 from txport.training.options import TokenizerOptions, TrainingOptions
 from txport.training.recipe import Recipe, chosen, filled
 from txport.training.scheduled_sampling import time_constant
-from txport.training.speed_estimate import Share, SpeedEstimate
+from txport.training.speed_estimate import ProcessorShare, SpeedEstimate
 from txport.training.tokenizers import most_pieces
 
 _log = logging.getLogger("txport")
@@ -234,7 +234,7 @@ def _measure(options: TrainingOptions, vocabulary: int) -> tuple[float, float]:
     """Measure a few steps of the preset small on the training device, while other processes may use it too.
 
     Returns:
-        floating point operations per second, and this thread's share of its processor time (`Share`; 1 on a GPU).
+        floating point operations per second, and this thread's `ProcessorShare` (1 on a GPU).
     """
     gpu = torch.cuda.is_available() and options.accelerator in ("auto", "gpu", "cuda")
     device = torch.device("cuda" if gpu else "cpu")
@@ -253,7 +253,7 @@ def _measure(options: TrainingOptions, vocabulary: int) -> tuple[float, float]:
 
     step()  # the first step takes longer
     start = time.monotonic()
-    share = Share()
+    share = ProcessorShare()
     steps = 0
     while steps < 2 or time.monotonic() - start < TRIAL:
         step()

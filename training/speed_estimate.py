@@ -9,7 +9,7 @@ _log = logging.getLogger("txport")
 BUSY = 0.7
 
 
-class Share:
+class ProcessorShare:
     """Share of wall-clock time, 0 to 1, in which this thread computed since the object was created."""
 
     def __init__(self) -> None:

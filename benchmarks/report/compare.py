@@ -17,7 +17,7 @@ from txport.runtime.errors import CheckFailed, InputError
 
 
 @dataclass(frozen=True)
-class Range:
+class Spread:
     """Milliseconds per token of a contestant on a workload: the median, and p10 and p90 of the medians of rounds."""
 
     low: float
@@ -30,7 +30,7 @@ class FileFigures:
     """The figures of a file by (contestant, workload), and a description of its machine."""
 
     machine: str
-    ranges: Mapping[tuple[str, str], Range]
+    ranges: Mapping[tuple[str, str], Spread]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Comparison:
 
     contestant: str
     workload: str
-    first: Range
-    second: Range
+    first: Spread
+    second: Spread
 
     @property
     def ratio(self) -> float:
@@ -88,7 +88,7 @@ def _of_report(report: BenchReport) -> FileFigures:
         # Converts milliseconds per call to milliseconds per token.
         scale = each.ms_per_token.p50 / each.call_ms.p50
         low, high = (percentile(each.rounds_ms, share) * scale for share in (0.1, 0.9))
-        ranges[each.contestant, each.workload] = Range(low, each.ms_per_token.p50, high)
+        ranges[each.contestant, each.workload] = Spread(low, each.ms_per_token.p50, high)
     return FileFigures(f"{report.machine.processor}, {report.machine.cores} cores", ranges)
 
 
@@ -103,7 +103,7 @@ def _of_cpp(value: dict[str, Any], path: Path) -> FileFigures:
         machine = f"{value['machine']['processor']}, {int(value['machine']['cores'])} cores"
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is not what txport-bench writes ({error!r}): measure again") from None
-    return FileFigures(machine, {(CPP_NAME, name): Range(max(0.0, 2 * middle - high), middle, high)})
+    return FileFigures(machine, {(CPP_NAME, name): Spread(max(0.0, 2 * middle - high), middle, high)})
 
 
 def compare(first: FileFigures, second: FileFigures) -> list[Comparison]:

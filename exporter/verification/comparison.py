@@ -19,7 +19,7 @@ from txport.runtime.engine import Engine, Memory
 from txport.runtime.errors import CheckFailed
 
 
-class Comparison(NamedTuple):
+class CommonResults(NamedTuple):
     """Results that all checks share.
 
     Attributes:
@@ -46,7 +46,7 @@ def compare(
     singles: int,
     minutes: float | None,
     on_device: bool = False,
-) -> Comparison:
+) -> CommonResults:
     """Give PyTorch's results for all sentences to every check.
 
     Args:
@@ -64,7 +64,7 @@ def compare(
         CheckFailed: the time limit is exceeded.
     """
     guesses = _run_alone(sample, checks, singles, stages)
-    comparison = Comparison(Errors(), LogitErrors(), {}, Coverage(sample))
+    comparison = CommonResults(Errors(), LogitErrors(), {}, Coverage(sample))
     stages.stage("verify", len(guesses))
     batches = answers(model, sample.sources, sample.limits, sample.prefix, guesses)
     for answer in _in_time(batches, len(sample.sources), minutes):

@@ -20,7 +20,7 @@ _AT_ONCE = 1 << 20  # maximum number of values in memory at once
 
 
 @dataclass(frozen=True)
-class Part:
+class PlannedTensor:
     """One of our tensors: shape, dtype, a function that reads some of its rows, and its origin."""
 
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class ImportPlan:
     def __init__(self, theirs: Mapping[str, Stored], source: object) -> None:
         self.theirs = theirs
         self.source = source
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, PlannedTensor] = {}
         self.keeps: list[object] = []
         self._used: set[str] = set()
 
@@ -96,11 +96,11 @@ class ImportPlan:
         else:
             dtype = torch.float32
         assert dtype is not None
-        self.parts[ours] = Part(shape, dtype, lambda i, j: stored.read(first + i, first + j), theirs)
+        self.parts[ours] = PlannedTensor(shape, dtype, lambda i, j: stored.read(first + i, first + j), theirs)
 
     def put(self, ours: str, tensor: Tensor, origin: str = "computed") -> None:
         """Set our tensor to a given one."""
-        self.parts[ours] = Part(tuple(tensor.shape), torch.float32, lambda i, j: tensor[i:j], origin)
+        self.parts[ours] = PlannedTensor(tuple(tensor.shape), torch.float32, lambda i, j: tensor[i:j], origin)
 
     def change(self, ours: str, how: Callable[[Tensor], Tensor]) -> None:
         """Apply a function to a mapped tensor. It receives the whole tensor in float32."""

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 from txport.runtime.console.words import program
 
-Self = TypeVar("Self", bound="Line")
+Self = TypeVar("Self", bound="ProgressLine")
 LINE_SECONDS = 30.0  # between two lines in a pipe
 _REFRESH_SECONDS = 0.25
 _BAR = 12  # characters, so that the rest fits into 80 columns
 
 
-class Line:
+class ProgressLine:
     """Line on a terminal that is updated within this context. Other output to standard error appears above it.
 
     Args:
@@ -115,7 +115,7 @@ class Line:
 class _Above:
     """Standard error while a line is shown: writes above it."""
 
-    def __init__(self, line: Line, stream: Any) -> None:
+    def __init__(self, line: ProgressLine, stream: Any) -> None:
         self._stream = stream
         self.write = line.write
 
@@ -123,7 +123,7 @@ class _Above:
         return getattr(self._stream, name)
 
 
-class Stages(Line):
+class Stages(ProgressLine):
     """Named stages of a long command, one bar each.
 
     Args:

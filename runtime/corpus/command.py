@@ -11,7 +11,7 @@ from txport.runtime.console.flags import flags, refuse_unused
 from txport.runtime.console.logs import show_log
 from txport.runtime.corpus.formats import COMPRESSIONS, FORMATS
 from txport.runtime.corpus.locations import listed
-from txport.runtime.corpus.loop import PART_ROWS, WINDOW_ROWS, Corpus, Layout, Share, Task
+from txport.runtime.corpus.loop import PART_ROWS, WINDOW_ROWS, Corpus, Layout, RowOperation, Share
 from txport.runtime.corpus.rows import ON_ERROR
 from txport.runtime.corpus.translation import Translate
 from txport.runtime.errors import CheckFailed
@@ -69,7 +69,7 @@ of_parts = flags(
 PART_FLAGS = ("share", "resume", "check", "column", "read", "write", "compression", "part_rows", "window_rows")
 
 
-def run(task: Task, files: Sequence[str], output: str, flags: dict[str, Any], **layout: Any) -> str:
+def run(task: RowOperation, files: Sequence[str], output: str, flags: dict[str, Any], **layout: Any) -> str:
     """Process a corpus with the flags of `of_parts` and return a summary in one sentence.
 
     Raises:

@@ -18,8 +18,8 @@ from txport.runtime.corpus import parts, sources
 from txport.runtime.corpus.formats import JSONL, PARQUET, TEXT, Form, form_of, packed
 from txport.runtime.corpus.lines import JsonWriter, TextWriter, json_line
 from txport.runtime.corpus.locations import Store
-from txport.runtime.corpus.parts import Part
-from txport.runtime.corpus.rows import Fault, Output, Raw, Rows, Source, Writer
+from txport.runtime.corpus.parts import OutputPart
+from txport.runtime.corpus.rows import Fault, Output, Raw, Rows, RowWriter, Source
 from txport.runtime.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ PLAIN = ("error", "truncated", "finished")
 EVERY = 30.0  # seconds between two lines of progress
 
 
-class Task(Protocol):
+class RowOperation(Protocol):
     """Operation on rows.
 
     Attributes:
@@ -139,7 +139,7 @@ class Totals:
             there = ""
         return f"{plural(self.made, 'part')} made{there}; {plural(self.rows, 'row')}, {self.tokens:,} tokens{faults}"
 
-    def add(self, part: Part) -> None:
+    def add(self, part: OutputPart) -> None:
         """Count a part."""
         self.rows += part.rows
         self.tokens += part.tokens
@@ -159,7 +159,7 @@ class Corpus:
         InputError: two files have the same name, or a text file would need columns.
     """
 
-    def __init__(self, files: Sequence[str], output: str, layout: Layout, task: Task) -> None:
+    def __init__(self, files: Sequence[str], output: str, layout: Layout, task: RowOperation) -> None:
         self._files = [(file, form_of(file, layout.read)) for file in files]
         self._layout = layout
         self._task = task
@@ -232,13 +232,13 @@ class Corpus:
             totals.made += 1
             totals.add(self._make(place))
 
-    def _is_whole(self, part: Part, hashes: bool) -> bool:
+    def _is_whole(self, part: OutputPart, hashes: bool) -> bool:
         """Return whether the file of a part is complete, by its size or its hash."""
         if not hashes:
             return self._store.size(part.output) == part.output_bytes
         return self._store.sha256(part.output) == part.output_sha256
 
-    def _check_rows(self, place: "_PartLocation", found: Part) -> None:
+    def _check_rows(self, place: "_PartLocation", found: OutputPart) -> None:
         reading = _Reading(place, self._layout)
         for _ in reading.windows():
             pass
@@ -248,7 +248,7 @@ class Corpus:
                 "output directory, or remove the parts of this file"
             )
 
-    def _make(self, place: "_PartLocation") -> Part:
+    def _make(self, place: "_PartLocation") -> OutputPart:
         """Write a part and its manifest, and its errors if the output has no column for them."""
         task = self._task
         form = place.form
@@ -264,7 +264,7 @@ class Corpus:
                 writer.write(output)
             writer.close()
         report.write(self._store, place.output, form.format)
-        part = Part(
+        part = OutputPart(
             version=parts.VERSION, input=place.path, number=place.number, first=place.first(self._layout),
             rows=reading.rows, last=place.source.ended, input_sha256=reading.sha256, output=place.output,
             output_rows=rows, output_bytes=file.size, output_sha256=file.sha256, tokens=task.tokens - tokens,
@@ -286,12 +286,12 @@ class Corpus:
         with sources.opened(path, form, layout.column, keep, new) as source:
             yield source
 
-    def _writer(self, file: Any, format: str, nothing: "pyarrow.Table | None") -> Writer:
+    def _writer(self, file: Any, format: str, nothing: "pyarrow.Table | None") -> RowWriter:
         if format == TEXT:
             return TextWriter(file, list(self._task.kinds))
         if format == JSONL:
             return JsonWriter(file)
-        writer: Writer = sources.parquet().ParquetWriter(file, self._task.kinds, self._layout.schema(), nothing)
+        writer: RowWriter = sources.parquet().ParquetWriter(file, self._task.kinds, self._layout.schema(), nothing)
         return writer
 
 

@@ -17,7 +17,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Part:
+class OutputPart:
     """Part of the output.
 
     Attributes:
@@ -77,7 +77,7 @@ def name_of(output: str) -> str:
     return f"{FOLDER}/{output}.json"
 
 
-def read(store: Store, output: str) -> Part | None:
+def read(store: Store, output: str) -> OutputPart | None:
     """Return the manifest of a part; None if it does not exist, or is incomplete after an interrupted upload."""
     data = store.read(name_of(output))
     try:
@@ -89,4 +89,4 @@ def read(store: Store, output: str) -> Part | None:
         return None
     if value is None:
         return None
-    return decode(Part, value, store.path(name_of(output)), InputError)
+    return decode(OutputPart, value, store.path(name_of(output)), InputError)

@@ -69,7 +69,7 @@ class Source(Protocol):
         """Decode these rows; `errors` is one of `ON_ERROR`."""
 
 
-class Writer(Protocol):
+class RowWriter(Protocol):
     """A file of rows."""
 
     def write(self, output: Output) -> None:

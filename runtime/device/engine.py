@@ -15,7 +15,7 @@ from txport.runtime.device.device import Device
 from txport.runtime.device.pool import Encoded, Pool
 from txport.runtime.device.program import Program
 from txport.runtime.device.state import DeviceState
-from txport.runtime.engine import FIRST_TARGET, Int64, Sources, check_vectors
+from txport.runtime.engine import FIRST_TARGET, Int64, Sources, check_vector_shape
 
 # Steps between polls: a poll may stall the device, but steps after the end of a sentence are wasted.
 POLL = 4
@@ -94,7 +94,7 @@ class DeviceEngine:
         if (size := self.manifest.model.feature_size) is None:
             padded: npt.NDArray[Any] = np.full((batch, width), self.tokens.pad, self._program.id_type)
         else:
-            check_vectors(sources, size)
+            check_vector_shape(sources, size)
             padded = np.zeros((batch, width, size), np.float32)
         padded[:, :source] = sources
         return padded

@@ -17,7 +17,7 @@ import numpy as np
 from txport.runtime.bundle.archive import Files, files_of
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import WEIGHTS, Limits, Parameter, SpecialTokens
-from txport.runtime.engine import Int64, Sources, check_vectors
+from txport.runtime.engine import Int64, Sources, check_vector_shape
 from txport.runtime.engines.native_beams import NativeBeamSearch
 from txport.runtime.engines.native_state import Handle, NativeState, address, check, int64, same_length
 from txport.runtime.errors import EngineError, MissingLibrary
@@ -281,7 +281,7 @@ class NativeEngine:
         else:
             sources = np.ascontiguousarray(input_ids, np.float32)
             encode = library.txport_engine_encode_features
-            check_vectors(sources, self._feature_size)
+            check_vector_shape(sources, self._feature_size)
         lengths = int64(source_lengths)
         memory = c_void_p()
         same_length(input_ids=sources, source_lengths=lengths)

@@ -13,7 +13,7 @@ from txport.runtime.bundle.archive import Files
 from txport.runtime.bundle.interface import CROSS_IDS, cross_names, source_name
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Lowering
-from txport.runtime.engine import FIRST_TARGET, Int64, Sources, check_vectors
+from txport.runtime.engine import FIRST_TARGET, Int64, Sources, check_vector_shape
 from txport.runtime.engines.ort_beams import OrtBeams
 from txport.runtime.engines.ort_session import CPU, open_beams, open_session, open_step, run
 from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind, enough_memory, zeros
@@ -70,7 +70,7 @@ class OrtEngine:
             EngineError: ONNX Runtime failed.
         """
         if (size := self.manifest.model.feature_size) is not None:
-            check_vectors(input_ids, size)
+            check_vector_shape(input_ids, size)
         batch, source = input_ids.shape[:2]
         name = source_name(self.manifest.model)
         inputs = {name: np.ascontiguousarray(input_ids), "source_lengths": np.ascontiguousarray(source_lengths)}

@@ -15,7 +15,7 @@ class Admission:
     """Admission control for requests.
 
     Args:
-        max_waiting, max_per_client: see `txport.runtime.serve.settings.Settings`.
+        max_waiting, max_per_client: see `txport.runtime.serve.settings.ServiceSettings`.
     """
 
     def __init__(self, max_waiting: int, max_per_client: int) -> None:

@@ -27,7 +27,7 @@ from txport.runtime.serve.logs import log
 from txport.runtime.serve.observer import METRICS, Guard, Observer
 from txport.runtime.serve.requests import Ask, array_of, ask_of, fields_of
 from txport.runtime.serve.service import Record, Service, event
-from txport.runtime.serve.settings import Settings
+from txport.runtime.serve.settings import ServiceSettings
 
 T = TypeVar("T")
 # Maximum bytes of a body whose client has not sent its key in the header.
@@ -230,7 +230,7 @@ def _host(request: Request) -> str:
 
 
 @dataclass
-class Share:
+class ArrivingBodies:
     """Bodies of one client that are arriving: their number and their bytes."""
 
     count: int = 0
@@ -252,7 +252,7 @@ class Bodies:
         self._most = most
         self._max_per_client = max_per_client
         self._bytes = 0
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, ArrivingBodies] = {}
 
     @contextmanager
     def place(self, client: str, known: bool = True) -> Iterator[Callable[[int], None]]:
@@ -265,7 +265,7 @@ class Bodies:
         Raises:
             Refusal: 429, the client sends too many bodies; the function: 503, it sends too many bytes.
         """
-        share = self._shares.setdefault(client, Share())
+        share = self._shares.setdefault(client, ArrivingBodies())
         if known and self._max_per_client and share.count >= self._max_per_client:
             raise too_many_of_client()
         share.count += 1
@@ -289,7 +289,9 @@ class Bodies:
                 del self._shares[client]
 
 
-async def body_of(request: Request, settings: Settings, add: Callable[[int], None], *, known: bool = True) -> bytes:
+async def body_of(
+    request: Request, settings: ServiceSettings, add: Callable[[int], None], *, known: bool = True
+) -> bytes:
     """Return the body of a request.
 
     Args:
@@ -327,7 +329,7 @@ async def body_of(request: Request, settings: Settings, add: Callable[[int], Non
     return b"".join(chunks)
 
 
-async def _in_time(body: Coroutine[Any, Any, bytes], settings: Settings) -> bytes:
+async def _in_time(body: Coroutine[Any, Any, bytes], settings: ServiceSettings) -> bytes:
     try:
         return await asyncio.wait_for(body, settings.slow_seconds)
     except asyncio.TimeoutError:

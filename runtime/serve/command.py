@@ -30,7 +30,7 @@ from txport.runtime.serve.models import Model, Models
 from txport.runtime.serve.observer import hosts_of
 from txport.runtime.serve.protocol import Protocol, Server
 from txport.runtime.serve.service import Service
-from txport.runtime.serve.settings import Settings
+from txport.runtime.serve.settings import ServiceSettings
 from txport.runtime.translator import Translator
 
 COUNT = click.IntRange(1)
@@ -40,8 +40,8 @@ _GET = "import sys; sys.argv[0] = 'tx-get'; from txport.exporter.entry import ge
 
 
 def _setting(flag: str, name: str, kind: Any, text: str) -> Callable[[Any], Any]:
-    """Return an option for a field of `Settings`."""
-    return click.option(flag, name, type=kind, default=getattr(Settings, name), show_default=True, help=text)
+    """Return an option for a field of `ServiceSettings`."""
+    return click.option(flag, name, type=kind, default=getattr(ServiceSettings, name), show_default=True, help=text)
 
 
 _limits = flags(
@@ -175,7 +175,7 @@ def main(
     listeners = [_listen(host, each) for each in (port, metrics_port) if each is not None]
     if metrics_port is not None:
         metrics_port = listeners[1].getsockname()[1]
-    settings = Settings(memory=weights, hosts=hosts_of(host, hosts), metrics_port=metrics_port, **limits)
+    settings = ServiceSettings(memory=weights, hosts=hosts_of(host, hosts), metrics_port=metrics_port, **limits)
 
     def open_bundle(directory: Path) -> Translator:
         sizes = {"threads": threads, "batch": batch, "batch_tokens": batch_tokens}

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from txport.runtime.errors import nearest
 from txport.runtime.serve.errors import Refusal
-from txport.runtime.serve.settings import Settings
+from txport.runtime.serve.settings import ServiceSettings
 
 # All fields of a request. LibreTranslate's clients send `secret`, which this server ignores.
 FIELDS = frozenset("q source target model format api_key alternatives stream alignments secret".split())
@@ -150,7 +150,7 @@ def _part(piece: bytes) -> tuple[str, str]:
     return (name[1] or name[2] or b"").decode(), piece[end + 4 :].decode()
 
 
-def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
+def ask_of(fields: Mapping[str, Any], settings: ServiceSettings) -> Ask:
     """Return the request of these fields.
 
     Raises:
@@ -186,7 +186,7 @@ def ask_of(fields: Mapping[str, Any], settings: Settings) -> Ask:
     return ask
 
 
-def _check(ask: Ask, form: str, settings: Settings) -> None:
+def _check(ask: Ask, form: str, settings: ServiceSettings) -> None:
     if len(ask.texts) > settings.max_texts:
         raise Refusal(413, f"q has {len(ask.texts)} texts, more than the {settings.max_texts} of a request")
     if ask.characters > settings.max_characters:

@@ -16,7 +16,7 @@ from txport.runtime.serve.errors import NO_TIME, Refusal
 from txport.runtime.serve.metrics import Metrics
 from txport.runtime.serve.models import AUTO, ModelChoice, Models
 from txport.runtime.serve.requests import Ask
-from txport.runtime.serve.settings import Settings
+from txport.runtime.serve.settings import ServiceSettings
 
 # Length of a short sentence, for an estimate of the number of sentences of a text.
 CHARACTERS_PER_SENTENCE = 40
@@ -39,7 +39,7 @@ class Record:
 class Service:
     """State that all requests share."""
 
-    settings: Settings
+    settings: ServiceSettings
     models: Models
     metrics: Metrics
     admission: Admission

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServiceSettings:
     """Limits and access rules of the server.
 
     Attributes:

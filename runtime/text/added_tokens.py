@@ -58,7 +58,7 @@ class Inner(Protocol):
         """Return the ids of a space alone."""
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """A part of a text: a token, or the text between tokens.
 
     Attributes:
@@ -71,13 +71,13 @@ class Part(NamedTuple):
     places: Sequence[int]
     token: AddedToken | None
 
-    def cut(self, start: int, end: int, token: AddedToken | None) -> "Part":
+    def cut(self, start: int, end: int, token: AddedToken | None) -> "TextPart":
         """Return a part of this part."""
-        return Part(self.text[start:end], self.places[start : end + 1], token)
+        return TextPart(self.text[start:end], self.places[start : end + 1], token)
 
-    def joined(self, other: "Part") -> "Part":
+    def joined(self, other: "TextPart") -> "TextPart":
         """Return this part and the next one as one part without a token."""
-        return Part(self.text + other.text, [*self.places[:-1], *other.places], None)
+        return TextPart(self.text + other.text, [*self.places[:-1], *other.places], None)
 
 
 class WithAdded:
@@ -116,7 +116,7 @@ class WithAdded:
         if self._any(text):
             parts = list(self._parts(text))
         else:
-            parts = [Part(text, range(len(text) + 1), None)]
+            parts = [TextPart(text, range(len(text) + 1), None)]
         for part, following in zip_longest(parts, parts[1:]):
             found, where = self._located(part, None if following is None else following.token)
             ids += found
@@ -174,15 +174,15 @@ class WithAdded:
             return content
         return normal.text
 
-    def _parts(self, text: str) -> Iterator[Part]:
-        whole = Part(text, range(len(text) + 1), None)
+    def _parts(self, text: str) -> Iterator[TextPart]:
+        whole = TextPart(text, range(len(text) + 1), None)
         if self._added.rules == "python":
             yield from self._raw.split_as_python(whole)
             return
         for part in self._raw.split(whole):
             yield from [part] if part.token is not None else self._split_normalised(part)
 
-    def _split_normalised(self, part: Part) -> list[Part]:
+    def _split_normalised(self, part: TextPart) -> list[TextPart]:
         """Return the tokens of the normalised text and the parts between them; the part itself if it has none."""
         if not self._normalised.tokens:
             return [part]
@@ -190,7 +190,7 @@ class WithAdded:
         if normal is None:
             whole = part
         else:
-            whole = Part(self._marked(normal, part.text), [part.places[place] for place in normal.places], None)
+            whole = TextPart(self._marked(normal, part.text), [part.places[place] for place in normal.places], None)
         found = self._normalised.split(whole)
         if any(each.token is not None for each in found):
             return [each._replace(text=each.text.replace(WORD, " ")) for each in found]
@@ -214,7 +214,7 @@ class WithAdded:
             for i, letter in enumerate(normal.text)
         )
 
-    def _located(self, part: Part, following: AddedToken | None) -> tuple[list[int], list[Span]]:
+    def _located(self, part: TextPart, following: AddedToken | None) -> tuple[list[int], list[Span]]:
         """Return the ids of a part, and the character span of each id in the part."""
         if part.token is not None:
             return [part.token.id], [(0, len(part.text))]
@@ -222,11 +222,11 @@ class WithAdded:
         space = self._space_after(part, following)
         return [*ids, *space], [*spans, *[(len(part.text.rstrip()), len(part.text))] * len(space)]
 
-    def _continues(self, part: Part) -> bool:
+    def _continues(self, part: TextPart) -> bool:
         """Return whether a part is encoded without the space that the model adds before a text."""
         return self._added.prefix == "first" and part.places[0] > 0 and not part.text[0].isspace()
 
-    def _space_after(self, part: Part, following: AddedToken | None) -> list[int]:
+    def _space_after(self, part: TextPart, following: AddedToken | None) -> list[int]:
         """Return the ids of the space between a part and the following token; empty if the space is dropped."""
         kept = self._added.spaces == "kept" or (
             self._added.spaces == "kept_before_normalized" and following is not None and following.normalized
@@ -253,10 +253,10 @@ class _Finder:
     def may_find(self, text: str) -> bool:
         return self._pattern.search(text) is not None
 
-    def split(self, part: Part) -> list[Part]:
+    def split(self, part: TextPart) -> list[TextPart]:
         """Split as `AddedVocabulary` of the library `tokenizers` does."""
         text = part.text
-        parts = list[Part]()
+        parts = list[TextPart]()
         given = 0
         for match in self._pattern.finditer(text):
             token, (start, end) = self.tokens[match[0]], match.span()
@@ -274,13 +274,13 @@ class _Finder:
             return [*parts, part.cut(given, len(text), None)]
         return parts
 
-    def split_as_python(self, part: Part) -> list[Part]:
+    def split_as_python(self, part: TextPart) -> list[TextPart]:
         """Split as `PythonBackend.tokenize` of transformers does, in the same order of steps.
 
         Each token changes its neighbours in the list: it takes their white space, or is merged into them if it must not
         be a part of a word.
         """
-        parts = list[Part]()
+        parts = list[TextPart]()
         given = 0
         for match in self._pattern.finditer(part.text):
             parts += [part.cut(given, match.start(), None), part.cut(*match.span(), None)]
@@ -292,7 +292,7 @@ class _Finder:
         return [each._replace(token=self.tokens.get(each.text)) for each in parts if each.text]
 
     @staticmethod
-    def _change_neighbours(parts: list[Part], i: int, token: AddedToken) -> None:
+    def _change_neighbours(parts: list[TextPart], i: int, token: AddedToken) -> None:
         here = parts[i]
         if i > 0:
             left = parts[i - 1].text

@@ -24,7 +24,7 @@ Copies = Mapping[int, str]
 NO_COPIES: Copies = {}
 
 
-class Side(Protocol):
+class TokenizerSide(Protocol):
     """The model of one side: text to ids and back, without affixes."""
 
     def encode(self, text: str) -> list[int]:
@@ -48,7 +48,7 @@ class Side(Protocol):
         return self.decode(ids)
 
 
-class Pieces(Side):
+class Pieces(TokenizerSide):
     """A SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226), whose ids may be reordered by a vocabulary.
 
     Args:
@@ -202,7 +202,7 @@ def _normalised_block(processor: sentencepiece.SentencePieceProcessor, text: str
     )
 
 
-class FromTokenizers(Side):
+class FromTokenizers(TokenizerSide):
     """A tokenizer.json of the `tokenizers` library, without the special tokens that it would add by itself.
 
     Raises:
@@ -247,7 +247,7 @@ class FromTokenizers(Side):
         return piece
 
 
-class Bytes(Side):
+class Bytes(TokenizerSide):
     """UTF-8 bytes, as in ByT5. Ids that are not bytes, and invalid bytes, are dropped from texts."""
 
     def encode(self, text: str) -> list[int]:

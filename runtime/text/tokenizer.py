@@ -15,7 +15,7 @@ from txport.runtime.errors import BundleError, InputError
 from txport.runtime.text.added_tokens import WithAdded
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
 from txport.runtime.text.alignment import Span
-from txport.runtime.text.sides import NO_COPIES, Bytes, Copies, FromTokenizers, Pieces, Side
+from txport.runtime.text.sides import NO_COPIES, Bytes, Copies, FromTokenizers, Pieces, TokenizerSide
 from txport.runtime.text.vocabulary import load_vocabulary
 
 
@@ -86,7 +86,9 @@ class TextTokenizer(Tokenizer):
         unk: the id that takes the place of an unknown language.
     """
 
-    def __init__(self, source: Side, target: Side, description: TokenizerDescription, unk: int) -> None:
+    def __init__(
+        self, source: TokenizerSide, target: TokenizerSide, description: TokenizerDescription, unk: int
+    ) -> None:
         self._source = source
         self._target = target
         self._description = description
@@ -264,13 +266,15 @@ def open_tokenizer(
     return TextTokenizer(source, target, description, unk)
 
 
-def _with_added(side: Pieces | Bytes, description: TokenizerDescription, *, decodes: bool) -> Side:
+def _with_added(side: Pieces | Bytes, description: TokenizerDescription, *, decodes: bool) -> TokenizerSide:
     if description.added is None:
         return side
     return WithAdded(side, description.added, decodes)
 
 
-def _side(bundle: Files, description: TokenizerDescription, files: TokenizerFiles, unk: int, size: int) -> Side:
+def _side(
+    bundle: Files, description: TokenizerDescription, files: TokenizerFiles, unk: int, size: int
+) -> TokenizerSide:
     path = bundle / files.model
     if description.kind == "sentencepiece" and files.vocabulary is not None:
         pieces = Pieces(path, load_vocabulary(bundle / files.vocabulary, size, unk))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from txport.runtime.errors import InputError, MissingLibrary
 from txport.runtime.text.lines import read_lines
 from txport.training.corpora import (
-    Corpus,
+    ParallelCorpus,
     hold_out,
     load,
     load_test,
@@ -123,7 +123,7 @@ def test_hold_out_of_too_few() -> None:
         hold_out([("a", "b")] * 10, 2, "test")
 
 
-def parts(corpus: Corpus) -> tuple[int, int, int]:
+def parts(corpus: ParallelCorpus) -> tuple[int, int, int]:
     return len(corpus.train), len(corpus.validation), len(corpus.test)
 
 

@@ -13,7 +13,7 @@ from txport.training.examples import Examples
 _LOST = re.compile(r"\bgloo\b|connection (closed|reset|refused) by peer", re.IGNORECASE)
 
 
-class Agreement(Callback):
+class CorpusAgreement(Callback):
     """Comparison of the inputs of all processes after they are connected.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from txport.runtime.console.progress import LINE_SECONDS, Line, bar, minutes
+from txport.runtime.console.progress import LINE_SECONDS, ProgressLine, bar, minutes
 from txport.training.examples import TrainingBatch
 from txport.training.run.lightning_module import TranslationModule
 
@@ -26,7 +26,7 @@ class RunProgress(Callback):
 
     def __init__(self, shown: bool) -> None:
         self._shown = shown
-        self._bar = Line(self._text, shown, transient=True)
+        self._bar = ProgressLine(self._text, shown, transient=True)
         self._share = 0.0
         self._phase = ""
         self._lined = time.monotonic()

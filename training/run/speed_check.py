@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from txport.runtime.console.words import plural
 from txport.training.fitting import FEWEST_STEPS, TOO_FEW
 from txport.training.run.lightning_module import TranslationModule
-from txport.training.speed_estimate import Share, SpeedEstimate
+from txport.training.speed_estimate import ProcessorShare, SpeedEstimate
 
 _log = logging.getLogger("txport")
 # Share of a run before its speed is checked, and share of the estimated steps below which a warning is logged.
@@ -23,7 +23,7 @@ class SpeedCheck(Callback):
 
     def __init__(self, estimate: SpeedEstimate) -> None:
         self._estimate = estimate
-        self._share: Share | None = None
+        self._share: ProcessorShare | None = None
         self._began = 0.0, 0  # seconds and steps
         self._look = LOOK
 
@@ -37,7 +37,7 @@ class SpeedCheck(Callback):
             _log.info("of %g minutes, %s are used", clock.limit / 60, _minutes(clock.seconds))
         # Work before the first step, such as reading the corpus, may have taken more than a tenth.
         self._look = done + LOOK * (1 - done)
-        self._share = Share()
+        self._share = ProcessorShare()
         self._began = (clock.seconds, trainer.global_step)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: object) -> None:

@@ -58,7 +58,7 @@ def make(links: Links, always: Sequence[int] | Int64, manifest: Manifest, candid
 
 
 @dataclass(frozen=True)
-class Quality:
+class ShortlistQuality:
     """Quality with and without a shortlist.
 
     Attributes:
@@ -82,7 +82,7 @@ def quality(
     manifest: Manifest,
     texts: Sequence[str],
     references: Sequence[str],
-) -> Quality:
+) -> ShortlistQuality:
     """Translate sentences greedily with and without a shortlist, and compare both with references."""
     model = ModelFacts(manifest.tokens, manifest.model.target_vocabulary, shortlist=shortlist)
     made: list[list[list[int]]] = []
@@ -97,4 +97,4 @@ def quality(
         BLEU().corpus_score([tokenizer.decode(row) for row in ids], [list(references)]).score for ids in made
     ]  # fmt: skip
     equal = sum(one == other for one, other in zip(*made, strict=True))
-    return Quality(len(texts), scores[0], scores[1], equal, float(np.mean(words)))
+    return ShortlistQuality(len(texts), scores[0], scores[1], equal, float(np.mean(words)))

@@ -19,7 +19,7 @@ from txport.training.examples import Examples
 from txport.training.guidance.guided_attention import choose_guide
 from txport.training.options import TrainingOptions
 from txport.training.recipe import chosen
-from txport.training.run.agreement import Agreement, lost
+from txport.training.run.agreement import CorpusAgreement, lost
 from txport.training.run.averaging import LastValidations, average_weights
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import drawn
@@ -75,7 +75,7 @@ def fit_model(run: Run, clock: Clock, progress: RunProgress, interruption: Inter
     # Suppress Lightning's advertisements, and its advice on data loaders.
     with silence("lightning.pytorch", "lightning.fabric", module="lightning"):
         held_out = Examples.of(shown, run.tokenizer, options.max_length, special_tokens(model.config))
-        callbacks = [Agreement(examples, held_out), SpeedCheck(run.estimate)]
+        callbacks = [CorpusAgreement(examples, held_out), SpeedCheck(run.estimate)]
         trainer = trainer_of(options, run.directory, progress, interruption, callbacks)
         _fit(trainer, module, examples, held_out, run)
     if not trainer.is_global_zero:

@@ -15,7 +15,7 @@ from txport.runtime.bundle.schema import Generation
 from txport.runtime.console.words import plural
 from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
-from txport.training.corpora import Corpus
+from txport.training.corpora import ParallelCorpus
 from txport.training.fitting import fit
 from txport.training.recipe import Recipe, chosen
 from txport.training.run.directory import RunDirectory
@@ -54,12 +54,12 @@ class RunContext:
         if is_first_process():
             self.directory.check(self.force)
 
-    def corpus(self, recipe: Recipe) -> Corpus:
+    def corpus(self, recipe: Recipe) -> ParallelCorpus:
         """Read the corpus."""
         self.progress.phase("reading the corpus")
         return corpora.load(recipe.corpus, self.data, recipe.tokenizer)
 
-    def begin(self, recipe: Recipe, corpus: Corpus) -> SpeedEstimate:
+    def begin(self, recipe: Recipe, corpus: ParallelCorpus) -> SpeedEstimate:
         """Choose unset values of the recipe and create the directory of the run, in the first process only."""
         estimate = SpeedEstimate()
         if is_first_process():
@@ -69,7 +69,7 @@ class RunContext:
             self.directory.start(recipe)
         return estimate
 
-    def train_tokenizer(self, corpus: Corpus) -> None:
+    def train_tokenizer(self, corpus: ParallelCorpus) -> None:
         """Train the tokenizer in the first process. Other processes wait for it."""
         directory = self.directory
         if is_first_process() and not directory.tokenizer.exists():
@@ -99,7 +99,7 @@ class Run:
 
     directory: RunDirectory
     recipe: Recipe
-    corpus: Corpus
+    corpus: ParallelCorpus
     tokenizer: TextTokenizer
     config: Config
     generation: Generation = PLAIN
@@ -145,7 +145,7 @@ class Run:
         return cls._ready(recipe, context, corpus, resumed=True)
 
     @classmethod
-    def _ready(cls, recipe: Recipe, context: RunContext, corpus: Corpus, **origin: Any) -> "Run":
+    def _ready(cls, recipe: Recipe, context: RunContext, corpus: ParallelCorpus, **origin: Any) -> "Run":
         """Return the run of a directory that already contains the tokenizer."""
         directory = context.directory
         check_vectors(recipe.model, corpus.train)

@@ -19,7 +19,7 @@ from txport.models.importers.ctranslate2.mapping import (
 from txport.models.importers.ctranslate2.model_file import NAME, ModelFile, read_model_file
 from txport.models.importers.ctranslate2.options import (
     OTHER_MODELS,
-    Side,
+    SideOptions,
     alignment_heads,
     distance_of,
     embedding_of,
@@ -30,7 +30,7 @@ from txport.models.importers.ctranslate2.options import (
 )
 from txport.models.importers.ctranslate2.revisions import newest_names
 from txport.models.importers.ctranslate2.texts import Texts, model_tokenizer
-from txport.models.importers.ctranslate2.vocabularies import Vocabularies, read_vocabularies
+from txport.models.importers.ctranslate2.vocabularies import ModelVocabularies, read_vocabularies
 from txport.models.importers.imported import Imported, ImportOptions
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings
@@ -92,7 +92,11 @@ def import_ctranslate2(path: Path, options: ImportOptions) -> Imported:
 
 
 def _model(
-    model: ModelFile, names: tuple[str, str], sides: tuple[Side, Side], vocabularies: Vocabularies, ids: _Ids
+    model: ModelFile,
+    names: tuple[str, str],
+    sides: tuple[SideOptions, SideOptions],
+    vocabularies: ModelVocabularies,
+    ids: _Ids,
 ) -> tuple[ImportPlan, Config]:
     """Map embeddings and projection, and return our config."""
     d_model = model.tensors[names[1]].shape[1]
@@ -123,7 +127,9 @@ def _model(
     )
 
 
-def _fields(model: ModelFile, plan: ImportPlan, sides: tuple[Side, Side], vocabularies: Vocabularies) -> dict[str, Any]:
+def _fields(
+    model: ModelFile, plan: ImportPlan, sides: tuple[SideOptions, SideOptions], vocabularies: ModelVocabularies
+) -> dict[str, Any]:
     """Return the fields of our config except embeddings and special ids."""
     encoder, decoder = sides
     d_model = plan.stored(PROJECTION).shape[1]
@@ -157,7 +163,7 @@ def _fields(model: ModelFile, plan: ImportPlan, sides: tuple[Side, Side], vocabu
     return {**fields, **_positions(model, plan, sides)}
 
 
-def _positions(model: ModelFile, plan: ImportPlan, sides: tuple[Side, Side]) -> dict[str, Any]:
+def _positions(model: ModelFile, plan: ImportPlan, sides: tuple[SideOptions, SideOptions]) -> dict[str, Any]:
     kind = sides[0].positions
     if kind == "rotary":
         return {"positions": "rotary", "max_positions": MAX_POSITIONS}
@@ -177,7 +183,7 @@ def _positions(model: ModelFile, plan: ImportPlan, sides: tuple[Side, Side]) -> 
     return {"positions": "learned", "max_positions": min(MAX_POSITIONS, *rows, MAX_POSITIONS)}
 
 
-def _head_dim(model: ModelFile, sides: tuple[Side, Side], d_model: int) -> int | None:
+def _head_dim(model: ModelFile, sides: tuple[SideOptions, SideOptions], d_model: int) -> int | None:
     """Return the width of a head; None if it follows from the heads on both sides."""
     if all(side.head_dim * side.heads == d_model for side in sides):
         return None
@@ -191,7 +197,7 @@ def _unless(value: int, usual: int) -> int | None:
     return value
 
 
-def _start(vocabularies: Vocabularies, options: ImportOptions, file: Path) -> int:
+def _start(vocabularies: ModelVocabularies, options: ImportOptions, file: Path) -> int:
     """Return the id that the decoder starts from.
 
     Raises:
@@ -209,7 +215,7 @@ def _start(vocabularies: Vocabularies, options: ImportOptions, file: Path) -> in
     return start
 
 
-def _ids(model: ModelFile, vocabularies: Vocabularies, start: int) -> _Ids:
+def _ids(model: ModelFile, vocabularies: ModelVocabularies, start: int) -> _Ids:
     """Return special ids, of which our model has one for both sides."""
     unk = min(vocabularies.unk)
     swaps = tuple((unk, theirs) for theirs in vocabularies.unk)
@@ -230,7 +236,7 @@ def _moved(token: int, swap: tuple[int, int]) -> int:
     return {swap[0]: swap[1], swap[1]: swap[0]}.get(token, token)
 
 
-def _notes(model: ModelFile, ours: Config, vocabularies: Vocabularies) -> list[str]:
+def _notes(model: ModelFile, ours: Config, vocabularies: ModelVocabularies) -> list[str]:
     notes = []
     quantised = sum(kind in (torch.int8, torch.int16) for name, kind in model.types.items() if name.endswith("weight"))
     if quantised:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from txport.models.config import BANNED, Config
 from txport.models.importers.ctranslate2.model_file import ModelFile
-from txport.models.importers.ctranslate2.options import Side, query_factor
+from txport.models.importers.ctranslate2.options import SideOptions, query_factor
 from txport.models.importers.layers import neighbours, offset_sinusoids
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.weights import Stored
@@ -105,7 +105,7 @@ def map_projection_bias(
     return True
 
 
-def map_weights(plan: ImportPlan, model: ModelFile, config: Config, sides: tuple[Side, Side]) -> None:
+def map_weights(plan: ImportPlan, model: ModelFile, config: Config, sides: tuple[SideOptions, SideOptions]) -> None:
     """Map everything except the embeddings' tokens and the projection."""
     for side, ours in zip(sides, ("source", "target"), strict=True):
         layers = _Layers(plan, model, config, side)
@@ -138,7 +138,7 @@ class _Layers:
         side: encoder or decoder.
     """
 
-    def __init__(self, plan: ImportPlan, model: ModelFile, config: Config, side: Side) -> None:
+    def __init__(self, plan: ImportPlan, model: ModelFile, config: Config, side: SideOptions) -> None:
         self._plan = plan
         self._model = model
         self._config = config
@@ -218,7 +218,7 @@ def multiply(plan: ImportPlan, factor: float, *names: str) -> None:
             plan.multiply(name, factor)
 
 
-def _table_of_positions(plan: ImportPlan, ours: str, side: Side, config: Config) -> None:
+def _table_of_positions(plan: ImportPlan, ours: str, side: SideOptions, config: Config) -> None:
     name = f"{side.name}/position_encodings/encodings"
     if side.positions == "table":
         plan.take(f"{ours}_embedding.positions", name, 0, config.max_positions)
@@ -226,7 +226,7 @@ def _table_of_positions(plan: ImportPlan, ours: str, side: Side, config: Config)
         plan.put(f"{ours}_embedding.positions", offset_sinusoids(config.max_positions, config.d_model, 1))
 
 
-def _relative_positions(plan: ImportPlan, side: Side, config: Config) -> None:
+def _relative_positions(plan: ImportPlan, side: SideOptions, config: Config) -> None:
     names = [f"{side.name}/layer_{index}/self_attention/relative_attention_bias" for index in range(side.layers)]
     shape = (config.position_buckets, side.heads)
     for name in names:
@@ -238,7 +238,7 @@ def _relative_positions(plan: ImportPlan, side: Side, config: Config) -> None:
     plan.put(f"{side.name}_positions.weight", tables, names[0])
 
 
-def one_table(plan: ImportPlan, side: Side) -> bool:
+def one_table(plan: ImportPlan, side: SideOptions) -> bool:
     """Return whether all layers of a side have the same relative positions."""
     return plan.same(
         *(f"{side.name}/layer_{index}/self_attention/relative_attention_bias" for index in range(side.layers))

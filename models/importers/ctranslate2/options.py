@@ -61,7 +61,7 @@ _ROTARY_BASE = 10_000
 
 
 @dataclass(frozen=True)
-class Side:
+class SideOptions:
     """The options of an encoder or a decoder.
 
     Attributes:
@@ -118,7 +118,7 @@ def refuse_options(model: ModelFile) -> None:
                 raise CheckpointError(f"{model.file} has the option {name} = {value}, which txport does not support")
 
 
-def side_of(model: ModelFile, name: str) -> Side:
+def side_of(model: ModelFile, name: str) -> SideOptions:
     """Return the options of a side.
 
     Raises:
@@ -135,7 +135,7 @@ def side_of(model: ModelFile, name: str) -> Side:
             f"{model.file}: {name}/num_heads = {heads} does not divide the {attention} rows of a query"
         )
     positions, sliced = _positions(model, scopes, attention // heads)
-    return Side(
+    return SideOptions(
         name=name,
         layers=len(scopes),
         heads=heads,
@@ -152,7 +152,7 @@ def side_of(model: ModelFile, name: str) -> Side:
     )
 
 
-def same(model: ModelFile, sides: tuple[Side, Side], field: str) -> Any:
+def same(model: ModelFile, sides: tuple[SideOptions, SideOptions], field: str) -> Any:
     """Return an option that our model has once for both sides.
 
     Raises:
@@ -181,7 +181,7 @@ def embedding_of(model: ModelFile, side: str) -> str:
     return f"{name}/weight"
 
 
-def query_factor(model: ModelFile, scope: str, side: Side, d_model: int) -> float:
+def query_factor(model: ModelFile, scope: str, side: SideOptions, d_model: int) -> float:
     """Return what query weights are multiplied by, as our scores are always divided by the root of the head width."""
     width = model.attributes.get(f"{scope}/head_dim", d_model // side.heads)
     scale = model.attributes.get(f"{scope}/queries_scale", max(1, width) ** -0.5)
@@ -196,7 +196,7 @@ def snapped(value: float, exact: float) -> float:
     return value
 
 
-def alignment_heads(model: ModelFile, decoder: Side) -> tuple[tuple[int, int], ...]:
+def alignment_heads(model: ModelFile, decoder: SideOptions) -> tuple[tuple[int, int], ...]:
     """Return the heads whose average aligns tokens: the first ones of a layer, which is the last one by default."""
     layer = _number(model, "decoder/alignment_layer", -1)
     heads = _number(model, "decoder/alignment_heads", 1) or decoder.heads
@@ -210,7 +210,7 @@ def alignment_heads(model: ModelFile, decoder: Side) -> tuple[tuple[int, int], .
     return tuple((layer, head) for head in range(heads))
 
 
-def distance_of(model: ModelFile, sides: Iterable[Side]) -> int:
+def distance_of(model: ModelFile, sides: Iterable[SideOptions]) -> int:
     """Return the distance from which on all relative positions are one.
 
     Raises:

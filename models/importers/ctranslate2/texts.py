@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from txport.models.config import Config
-from txport.models.importers.ctranslate2.vocabularies import PADDING, Vocabularies
+from txport.models.importers.ctranslate2.vocabularies import PADDING, ModelVocabularies
 from txport.models.importers.imported import ImportOptions, TokenizerParts
 from txport.models.importers.tokenizers.languages import chosen_language, refuse_languages
 from txport.models.importers.tokenizers.sentencepiece_models import dictionary_tokenizer, find_sentencepiece
@@ -43,7 +43,7 @@ class Texts:
     """
 
     directory: Path
-    vocabularies: Vocabularies
+    vocabularies: ModelVocabularies
     swaps: tuple[tuple[int, int], tuple[int, int]]
     config: Config
     models: tuple[Path, Path] | None = None

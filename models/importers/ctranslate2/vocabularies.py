@@ -20,7 +20,7 @@ _CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
-class Vocabularies:
+class ModelVocabularies:
     """Tokens by id, and the ids of special ones.
 
     Attributes:
@@ -53,7 +53,7 @@ class Vocabularies:
         return None
 
 
-def read_vocabularies(directory: Path, model: ModelFile, rows: tuple[int, int]) -> Vocabularies:
+def read_vocabularies(directory: Path, model: ModelFile, rows: tuple[int, int]) -> ModelVocabularies:
     """Read vocabularies and special tokens.
 
     Args:
@@ -84,7 +84,7 @@ def read_vocabularies(directory: Path, model: ModelFile, rows: tuple[int, int]) 
     bos = settings.get("bos_token", None)
     start = settings.get("decoder_start_token", bos)
     padding = next((name for name in PADDING if name in ids[0] and ids[0][name] == ids[1].get(name)), None)
-    return Vocabularies(
+    return ModelVocabularies(
         source=sides[0],
         target=sides[1],
         files=files,

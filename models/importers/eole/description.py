@@ -96,7 +96,7 @@ _KNOWN_ROTARY = {
 }
 
 
-class Model:
+class EoleModel:
     """The fields of config.json that decide a model.
 
     Args:
@@ -200,7 +200,7 @@ def biases(side: Settings) -> tuple[bool, bool, bool, bool]:
     return inner, key, inner, side.get("add_final_linear_bias", inner, kind=bool)
 
 
-class Vocabulary:
+class EoleVocabulary:
     """vocab.json.
 
     Attributes:

@@ -13,8 +13,8 @@ from txport.models.importers.eole.description import (
     NEUTRAL_ROTARY,
     NORM_KINDS,
     SINUSOIDS,
-    Model,
-    Vocabulary,
+    EoleModel,
+    EoleVocabulary,
     biases,
 )
 from txport.models.importers.eole.mapping import map_weights
@@ -49,8 +49,8 @@ def import_eole(directory: Path, options: ImportOptions) -> Imported:
         CheckpointError: something is missing, damaged or not supported.
     """
     fields = read_json(directory / "config.json")
-    model = Model(directory / "config.json", fields)
-    vocabulary = Vocabulary(directory / "vocab.json")
+    model = EoleModel(directory / "config.json", fields)
+    vocabulary = EoleVocabulary(directory / "vocab.json")
     plan = ImportPlan(_tensors(directory), directory)
     ours = _config(model, plan, vocabulary)
     map_weights(plan, model, ours)
@@ -97,7 +97,7 @@ def _gap(numbers: list[int]) -> int:
     return next(index for index, number in enumerate([*numbers, -1]) if index != number)
 
 
-def _config(model: Model, plan: ImportPlan, vocabulary: Vocabulary) -> Config:
+def _config(model: EoleModel, plan: ImportPlan, vocabulary: EoleVocabulary) -> Config:
     encoder, decoder = model.sides
     activation = model.same("mlp_activation_fn", "relu")
     names = _table_names(model, plan)
@@ -138,7 +138,7 @@ def _config(model: Model, plan: ImportPlan, vocabulary: Vocabulary) -> Config:
     )
 
 
-def _table_names(model: Model, plan: ImportPlan) -> tuple[str, str, str]:
+def _table_names(model: EoleModel, plan: ImportPlan) -> tuple[str, str, str]:
     """Return the names of both embeddings and of the projection; shared ones are in the weights once, or are equal."""
     source, target, projection = _TABLES
     for option, first, second in (
@@ -154,7 +154,7 @@ def _table_names(model: Model, plan: ImportPlan) -> tuple[str, str, str]:
     return source, target, projection
 
 
-def _norm_kind(model: Model) -> str:
+def _norm_kind(model: EoleModel) -> str:
     """Return our name of the norms, which both sides must have."""
     kinds = {side.activation("layer_norm", NORM_KINDS, "standard") for side in model.sides}
     if len(kinds) > 1:
@@ -162,7 +162,7 @@ def _norm_kind(model: Model) -> str:
     return kinds.pop()
 
 
-def _head_dim(model: Model) -> int | None:
+def _head_dim(model: EoleModel) -> int | None:
     """Return the width of a head; None if it follows from the heads on both sides."""
     if any(side.optional("head_dim", int) is not None for side in model.sides):
         return int(model.same("head_dim", None, kind=int))
@@ -181,7 +181,7 @@ def _alignment_heads(decoder: Settings) -> tuple[tuple[int, int], ...]:
     return tuple((layer, head) for head in range(min(count, decoder.get("heads", 8))))
 
 
-def _position_fields(model: Model) -> dict[str, Any]:
+def _position_fields(model: EoleModel) -> dict[str, Any]:
     kind = model.positions
     embeddings = model.embeddings
     scaled = bool(embeddings.optional("normalize", bool))

@@ -8,7 +8,7 @@ import math
 
 import torch
 from txport.models.config import Config, Side
-from txport.models.importers.eole.description import INTERLEAVED, STACKS, Model, biases, query_factor
+from txport.models.importers.eole.description import INTERLEAVED, STACKS, EoleModel, biases, query_factor
 from txport.models.importers.layers import neighbours, offset_sinusoids
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings
@@ -24,7 +24,7 @@ _PROJECTIONS = {
 }
 
 
-def map_weights(plan: ImportPlan, model: Model, config: Config) -> None:
+def map_weights(plan: ImportPlan, model: EoleModel, config: Config) -> None:
     """Map everything except the embeddings' tokens and the projection."""
     for name, fields, side in zip(STACKS, model.sides, (config.encoder, config.decoder), strict=True):
         layers = _Layers(plan, model, config, fields, side)
@@ -49,7 +49,7 @@ class _Layers:
         side: its sizes.
     """
 
-    def __init__(self, plan: ImportPlan, model: Model, config: Config, fields: Settings, side: Side) -> None:
+    def __init__(self, plan: ImportPlan, model: EoleModel, config: Config, fields: Settings, side: Side) -> None:
         self._plan = plan
         self._model = model
         self._config = config
@@ -119,7 +119,7 @@ class _Layers:
                 self._plan.multiply(name, factor)
 
 
-def _table_of_positions(plan: ImportPlan, model: Model, config: Config, ours: str, theirs: str) -> None:
+def _table_of_positions(plan: ImportPlan, model: EoleModel, config: Config, ours: str, theirs: str) -> None:
     """Map a table of learned positions, or of sinusoids `[5000, 1, d_model]`, which are computed if missing."""
     rows = config.max_positions
     if model.positions == "Learned":

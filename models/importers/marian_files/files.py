@@ -5,7 +5,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from txport.models.importers.ctranslate2.vocabularies import Vocabularies
+from txport.models.importers.ctranslate2.vocabularies import ModelVocabularies
 from txport.models.importers.imported import ImportOptions
 from txport.models.importers.marian_files.arrays import CONFIG, Weights, read_npz
 from txport.models.importers.marian_files.binary import begins_binary, is_binary, read_binary
@@ -51,7 +51,7 @@ class Sides:
         models: SentencePiece models whose ids are the model's own; None if a vocabulary is a list.
     """
 
-    vocabularies: Vocabularies
+    vocabularies: ModelVocabularies
     swaps: tuple[tuple[int, int], tuple[int, int]]
     unk: int
     eos: int
@@ -174,7 +174,7 @@ def read_sides(files: ModelFiles, rows: tuple[int, int], options: ImportOptions)
     chosen = min(unk)
     swaps = ((chosen, unk[0]), (chosen, unk[1]))
     moved = {swaps[1][0]: swaps[1][1], swaps[1][1]: swaps[1][0]}
-    vocabularies = Vocabularies(
+    vocabularies = ModelVocabularies(
         source=tokens[0], target=tokens[1], files=found, unk=(unk[0], unk[1]), eos=eos[1], start=eos[1], prefix=(),
         suffix=(eos[0],), padding=None, epsilon=None,
     )  # fmt: skip

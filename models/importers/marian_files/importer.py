@@ -21,7 +21,7 @@ from txport.models.importers.imported import Imported, ImportOptions, import_arc
 from txport.models.importers.layers import offset_sinusoids
 from txport.models.importers.marian_files.arrays import transposed, vector
 from txport.models.importers.marian_files.files import ModelFiles, find_files, read_sides
-from txport.models.importers.marian_files.options import Options, read_options
+from txport.models.importers.marian_files.options import MarianOptions, read_options
 from txport.models.importers.plan import ImportPlan
 from txport.models.importers.settings import Settings
 from txport.models.importers.weights import Stored
@@ -74,7 +74,7 @@ def _import(path: Path, options: ImportOptions) -> Imported:
     return Imported("marian-files", ours, plan, tokenizer, [*files.notes, *notes], generation)
 
 
-def _check_embeddings(files: ModelFiles, marian: Options) -> None:
+def _check_embeddings(files: ModelFiles, marian: MarianOptions) -> None:
     """Check the sizes of the embeddings, before tokens are read for each row."""
     stored = files.weights.tensors
     names = _names(marian, stored)
@@ -89,7 +89,7 @@ def _check_embeddings(files: ModelFiles, marian: Options) -> None:
 
 
 def _plan(
-    files: ModelFiles, marian: Options, swaps: tuple[tuple[int, int], tuple[int, int]]
+    files: ModelFiles, marian: MarianOptions, swaps: tuple[tuple[int, int], tuple[int, int]]
 ) -> tuple[ImportPlan, _Names]:
     """Return a plan of weights as [output, input], with embeddings that have a row of zeros more."""
     stored = files.weights.tensors
@@ -111,7 +111,7 @@ def _plan(
     return ImportPlan(changed_tables(tensors, tables), files.weights.file), names
 
 
-def _names(marian: Options, stored: dict[str, Stored]) -> _Names:
+def _names(marian: MarianOptions, stored: dict[str, Stored]) -> _Names:
     source, target = "encoder_Wemb", "decoder_Wemb"
     if marian.one_embedding:
         source = target = "Wemb"
@@ -122,7 +122,7 @@ def _names(marian: Options, stored: dict[str, Stored]) -> _Names:
     return _Names(source, target, f"{_LOGITS}_Wt")
 
 
-def _map_layers(plan: ImportPlan, config: Config, marian: Options) -> None:
+def _map_layers(plan: ImportPlan, config: Config, marian: MarianOptions) -> None:
     """Map everything except the embeddings' tokens and the projection."""
     for side, ours, count in (
         ("encoder", "source", config.encoder_layers),
@@ -148,7 +148,7 @@ class _Layers:
         marian: options of the model in its files.
     """
 
-    def __init__(self, plan: ImportPlan, config: Config, marian: Options) -> None:
+    def __init__(self, plan: ImportPlan, config: Config, marian: MarianOptions) -> None:
         self._plan = plan
         self._config = config
         self._marian = marian

@@ -45,7 +45,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Options:
+class MarianOptions:
     """A model's options.
 
     Attributes:
@@ -65,7 +65,7 @@ class Options:
     gelu_sigmoid: bool
 
 
-def read_options(files: ModelFiles) -> Options:
+def read_options(files: ModelFiles) -> MarianOptions:
     """Understand the options of a model.
 
     Raises:
@@ -103,7 +103,7 @@ def read_options(files: ModelFiles) -> Options:
         "scale_embedding": True,
         "alignment_heads": _alignment_heads(settings, len(layers)),
     }
-    return Options(
+    return MarianOptions(
         fields=fields,
         rows=(rows[0], rows[1]),
         one_embedding=flags["tied-embeddings-all"] or flags["tied-embeddings-src"],

@@ -20,7 +20,7 @@ pytest.importorskip("transformers", reason="needs transformers: pip install 'txp
 import added_tokens
 from foreign_models import import_here, shake
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.runtime.text.sides import Bytes, FromTokenizers, Pieces, Side
+from txport.runtime.text.sides import Bytes, FromTokenizers, Pieces, TokenizerSide
 from txport.runtime.translator import Translator
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[dev]'")
@@ -156,7 +156,7 @@ def random_ids(draw: random.Random, lines: list[list[int]]) -> list[list[int]]:
     return cut + [[draw.randrange(ROWS + 50) for _ in range(draw.randrange(12))] for _ in range(10_000)]
 
 
-def check(kind: str, file: Path | str, ours: Side) -> None:
+def check(kind: str, file: Path | str, ours: TokenizerSide) -> None:
     """Ids, places of ids, and texts of ids."""
     given = list(texts())
     answers = by_cpp(kind, file, given)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from txport.runtime.console.progress import Line, Stages
+from txport.runtime.console.progress import ProgressLine, Stages
 
 
 class Terminal(io.StringIO):
@@ -96,7 +96,7 @@ def test_an_error_leaves_the_bar_as_it_is(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_line_is_cut_to_the_terminal_and_erased_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    with on_a_terminal(monkeypatch) as terminal, Line(lambda: "x" * 100, refresh=0.01, transient=True):
+    with on_a_terminal(monkeypatch) as terminal, ProgressLine(lambda: "x" * 100, refresh=0.01, transient=True):
         time.sleep(0.2)
         assert terminal.rows == ["x" * 79]
         sys.stderr.write("half of ")

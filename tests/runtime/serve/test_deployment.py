@@ -28,10 +28,10 @@ def routes() -> set[str]:
     from txport.runtime.serve.metrics import Metrics
     from txport.runtime.serve.models import Models
     from txport.runtime.serve.service import Service
-    from txport.runtime.serve.settings import Settings
+    from txport.runtime.serve.settings import ServiceSettings
 
     service = Service(
-        Settings(), Models([], None, lambda _: pytest.fail("no bundle is opened")), Metrics([]), Admission(1, 0)
+        ServiceSettings(), Models([], None, lambda _: pytest.fail("no bundle is opened")), Metrics([]), Admission(1, 0)
     )
     return {route.path for route in create_app(service, Keys()).routes}  # type: ignore[attr-defined]
 

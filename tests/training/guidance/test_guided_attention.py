@@ -36,7 +36,7 @@ from txport.training.guidance.guided_attention import (
 from txport.training.guidance.heads import default_heads
 from txport.training.loop import train
 from txport.training.recipe import Recipe, read
-from txport.training.run.agreement import Agreement
+from txport.training.run.agreement import CorpusAgreement
 
 Tiny = Callable[..., Recipe]
 HEADS = ((0, 1), (1, 2))
@@ -287,7 +287,7 @@ def test_attention_learns_what_an_alignment_says(tmp_path: Path) -> None:
 def test_processes_with_other_alignments_disagree(aligned: Examples) -> None:
     guide = Aligned({}, None)  # type: ignore[arg-type]
     other = Examples(aligned.sources, aligned.targets, 0, guide, Ragged.of([[], [4, 0], []]))
-    assert Agreement(aligned)._digest == Agreement(aligned)._digest != Agreement(other)._digest
+    assert CorpusAgreement(aligned)._digest == CorpusAgreement(aligned)._digest != CorpusAgreement(other)._digest
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

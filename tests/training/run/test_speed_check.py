@@ -14,7 +14,7 @@ from txport.training.fitting import fit
 from txport.training.loop import train
 from txport.training.recipe import Recipe, from_table
 from txport.training.run.speed_check import MINIMUM_SHARE
-from txport.training.speed_estimate import BUSY, Share, SpeedEstimate
+from txport.training.speed_estimate import BUSY, ProcessorShare, SpeedEstimate
 
 
 def test_others_on_the_same_core_take_their_share(caplog: pytest.LogCaptureFixture) -> None:
@@ -27,7 +27,7 @@ def test_others_on_the_same_core_take_their_share(caplog: pytest.LogCaptureFixtu
     try:
         for other in others:
             assert other.stdout is not None and other.stdout.readline()
-        share, end = Share(), time.monotonic() + 1
+        share, end = ProcessorShare(), time.monotonic() + 1
         while time.monotonic() < end:
             pass
         left = share.measured()
