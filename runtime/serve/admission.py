@@ -50,7 +50,7 @@ class Admission:
 
 
 @dataclass
-class Share:
+class ClientShare:
     """Number of places of one client, and their total amount."""
 
     count: int = 0
@@ -72,7 +72,7 @@ class Shares:
         self._most = most
         self._max_per_client = max_per_client
         self._amount = 0
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, ClientShare] = {}
 
     @contextmanager
     def place(self, client: str, known: bool = True) -> Iterator[Callable[[int], None]]:
@@ -85,7 +85,7 @@ class Shares:
         Raises:
             Refusal: 429, the client has too many places; the function: 503, its amount is too large.
         """
-        share = self._shares.setdefault(client, Share())
+        share = self._shares.setdefault(client, ClientShare())
         if known and self._max_per_client and share.count >= self._max_per_client:
             raise too_many_of_client()
         share.count += 1

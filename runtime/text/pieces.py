@@ -9,7 +9,7 @@ _PIECE = 2 << 3 | 2
 _TEXT, _ID, _BEGIN, _END = 1 << 3 | 2, 2 << 3, 4 << 3, 5 << 3
 
 
-class Piece(NamedTuple):
+class LocatedPiece(NamedTuple):
     """A piece, and the characters of a text that it stands for.
 
     Attributes:
@@ -25,10 +25,10 @@ class Piece(NamedTuple):
     end: int
 
 
-def read_pieces(message: bytes, text: str) -> list[Piece]:
+def read_pieces(message: bytes, text: str) -> list[LocatedPiece]:
     """Return the pieces of a text, whose places the message counts in bytes of UTF-8."""
     places: range | list[int] = range(len(text) + 1)
     if not text.isascii():
         places = [i for i, character in enumerate(text) for _ in character.encode()] + [len(text)]
     values = [dict(tagged(value)) for tag, value in tagged(message) if tag == _PIECE]
-    return [Piece(each[_ID], each[_TEXT].decode(), places[each[_BEGIN]], places[each[_END]]) for each in values]
+    return [LocatedPiece(each[_ID], each[_TEXT].decode(), places[each[_BEGIN]], places[each[_END]]) for each in values]

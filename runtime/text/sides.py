@@ -15,7 +15,7 @@ from txport.runtime.libraries import needs
 from txport.runtime.text.added_tokens import WORD, Normalised
 from txport.runtime.text.alignment import Span
 from txport.runtime.text.expression_rules import SlowExpression, check_expressions
-from txport.runtime.text.pieces import Piece, read_pieces
+from txport.runtime.text.pieces import LocatedPiece, read_pieces
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 from txport.runtime.text.unigram import Unigram, library_sums, other_unigram
 from txport.runtime.text.unknown import blocks, located, shortened
@@ -81,12 +81,12 @@ class Pieces(TokenizerSide):
         pieces = self._pieces(text)
         return self._ids(pieces), located([(piece.begin, piece.end) for piece in pieces], gaps)
 
-    def _pieces(self, text: str) -> list[Piece]:
+    def _pieces(self, text: str) -> list[LocatedPiece]:
         if (pieces := self._segmented(text)) is not None:
             return pieces
         return read_pieces(self._processor.encode(text, out_type="serialized_proto"), text)
 
-    def _segmented(self, text: str) -> list[Piece] | None:
+    def _segmented(self, text: str) -> list[LocatedPiece] | None:
         """Return the pieces of a text that the library's arithmetic may segment otherwise; None for other texts."""
         if self._unigram is None:
             return None
@@ -99,7 +99,7 @@ class Pieces(TokenizerSide):
     def _unigram(self) -> Unigram | None:
         return other_unigram(self._processor.serialized_model_proto(), self._sums)
 
-    def _ids(self, pieces: Sequence[Piece]) -> list[int]:
+    def _ids(self, pieces: Sequence[LocatedPiece]) -> list[int]:
         if self._vocabulary is None:
             return [piece.id for piece in pieces]
         return self._vocabulary.ids([piece.text for piece in pieces])

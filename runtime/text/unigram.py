@@ -17,7 +17,7 @@ import sentencepiece
 from txport.runtime.bundle.protobuf import field, fields, number_field, tagged
 from txport.runtime.bundle.tokenizer_schema import ScoreSums
 from txport.runtime.text.added_tokens import WORD
-from txport.runtime.text.pieces import Piece
+from txport.runtime.text.pieces import LocatedPiece
 
 # Tags and values of sentencepiece_model.proto.
 _PIECE, _TRAINER = (number << 3 | 2 for number in (1, 2))
@@ -149,7 +149,7 @@ class Unigram:
         self._words[word] = judgement
         return judgement
 
-    def segment(self, text: str, places: Sequence[int]) -> list[Piece]:
+    def segment(self, text: str, places: Sequence[int]) -> list[LocatedPiece]:
         """Return the best segmentation of a normalised text; unknown characters in a row are one piece, or bytes.
 
         Args:
@@ -160,10 +160,12 @@ class Unigram:
         ends = [len(text)]
         while ends[-1] > 0:
             ends.append(starts[ends[-1]])
-        pieces = list[Piece]()
+        pieces = list[LocatedPiece]()
         for start, end in pairwise(reversed(ends)):
             edge = self._edges.get(text[start:end])
-            piece = Piece(self._unknown if edge is None else edge.token, text[start:end], places[start], places[end])
+            piece = LocatedPiece(
+                self._unknown if edge is None else edge.token, text[start:end], places[start], places[end]
+            )
             if edge is None and self._bytes:
                 pieces += self._of_bytes(piece)
             elif edge is None and pieces and pieces[-1].id == self._unknown:
@@ -173,12 +175,12 @@ class Unigram:
                 pieces.append(piece)
         return pieces
 
-    def _of_bytes(self, piece: Piece) -> Iterator[Piece]:
+    def _of_bytes(self, piece: LocatedPiece) -> Iterator[LocatedPiece]:
         """Yield the bytes of a character; the last one stands for it."""
         names = [f"<0x{byte:02X}>" for byte in piece.text.encode()]
         for name in names[:-1]:
-            yield Piece(self._bytes[name], name, piece.begin, piece.begin)
-        yield Piece(self._bytes[names[-1]], names[-1], piece.begin, piece.end)
+            yield LocatedPiece(self._bytes[name], name, piece.begin, piece.begin)
+        yield LocatedPiece(self._bytes[names[-1]], names[-1], piece.begin, piece.end)
 
     def _best_starts(self, text: str) -> list[int]:
         """Return where the last piece of the best segmentation of each beginning of the text begins.
