@@ -5,7 +5,7 @@
 // emulator:
 //   ROWS              maximum rows: 8, 16 or 32
 //   D_MODEL, HEADS, HEAD_DIM, FFN, VOCABULARY, CACHE (length of caches)
-//   PRE_NORM, GATED, ROTARY, HALF_CACHES (else float32)
+//   PRE_NORM, GATED, HALF_CACHES (else float32)
 //   NORM              of enum Norms;  ACTIVATION   of enum Activations
 //   EPSILON           of norms
 // Queries are scaled by their weights.
@@ -42,8 +42,8 @@ struct Product {
   const float *gamma, *beta;  // the norm of the stream, or null
   const float* input;         // [rows, inputs], unless the input is the stream
   float* output;
-  void *keys, *values;  // self-attention: [rows, HEADS, CACHE, HEAD_DIM]
-  const float* turns;   // rotary positions: cosines and sines [CACHE, HEAD_DIM / 2, 2]
+  void *keys, *values;  // self-attention: [rows, HEADS, CACHE, HEAD_DIM], else null
+  const float* turns;   // rotary positions: cosines and sines [CACHE, HEAD_DIM / 2, 2], or null
   State state;
   Largest best;  // of the logits
   int rows;
@@ -186,19 +186,15 @@ DEVICE Eight remainder(const Eight& x, const uint4& of) {
 template <int HELD, bool NORMED>
 struct Multiplier {
   const Product& p;
-  const int inputs, chunks, tiles, first, last;
+  const int inputs, outputs, chunks = (inputs + 31) / 32, tiles = (outputs + 7) / 8;
+  const int first = (int)(blockIdx.x * (long long)tiles / gridDim.x);
+  const int last = (int)((blockIdx.x + 1LL) * tiles / gridDim.x);
   Statistics* norms;
   uint4 weights[HELD];
   // Of the first operands of two mma: 32 inputs of 16 rows, or of 8 rows in two float16 numbers each, high + low.
   uint4 fragments[HELD][MAX_ROW_TILES][2];
 
-  DEVICE Multiplier(const Product& p, int inputs, int outputs)
-      : p(p),
-        inputs(inputs),
-        chunks((inputs + 31) / 32),
-        tiles((outputs + 7) / 8),
-        first(blockIdx.x * (long long)tiles / gridDim.x),
-        last((blockIdx.x + 1LL) * tiles / gridDim.x) {}
+  DEVICE Multiplier(const Product& p, int inputs, int outputs) : p(p), inputs(inputs), outputs(outputs) {}
 
   DEVICE int chunk(int index) const { return warp() + index * WARPS; }
 
@@ -294,13 +290,14 @@ struct Multiplier {
   }
 };
 
-// Queries of self-attention, and keys and values in the caches at the positions of the rows.
-KERNEL void project_self(Product p) {
+// Queries of attention. For self-attention, also keys and values, in the caches at the positions of the rows.
+KERNEL void project_heads(Product p) {
   constexpr_size int width = HEADS * HEAD_DIM;
+  const int outputs = p.keys ? 3 * width : width;
   const auto store = [&](int row, int output, float value) {
     const int section = output / width, n = output % width;
     if (section == 0) p.output[row * padded(width) + n] = value;
-    if (section == 0 || section > 2 || p.state.finished[row]) return;
+    if (section == 0 || output >= outputs || p.state.finished[row]) return;
     const long long line = (long long)(row * HEADS + n / HEAD_DIM) * CACHE + p.state.positions[row];
     void* cache = section == 1 ? p.keys : p.values;
     if (HALF_CACHES)
@@ -308,8 +305,8 @@ KERNEL void project_self(Product p) {
     else
       ((float*)cache)[line * HEAD_DIM + n % HEAD_DIM] = value;
   };
-  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, 3 * width).run([&](int row, int output, float a, float b) {
-    if (ROTARY && output < 2 * width) {
+  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, outputs).run([&](int row, int output, float a, float b) {
+    if (p.turns && output < 2 * width) {
       const float* turn = p.turns + p.state.positions[row] * HEAD_DIM + output % HEAD_DIM;
       const float cosine = turn[0], sine = turn[1], x = a;
       a = x * cosine - b * sine;
@@ -317,13 +314,6 @@ KERNEL void project_self(Product p) {
     }
     store(row, output, a);
     store(row, output + 1, b);
-  });
-}
-
-// Queries of cross-attention.
-KERNEL void project_cross(Product p) {
-  Multiplier<HELD_CHUNKS(D_MODEL), true>(p, D_MODEL, HEADS * HEAD_DIM).run([&](int row, int output, float a, float b) {
-    *(float2*)(p.output + row * padded(HEADS * HEAD_DIM) + output) = {a, b};
   });
 }
 

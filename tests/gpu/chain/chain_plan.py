@@ -101,7 +101,6 @@ class ChainModel:
             "CACHE": cache,
             "PRE_NORM": int(self.norm.startswith("pre")),
             "GATED": int(self.gated),
-            "ROTARY": int("decoder_rotations.cosines" in self.parameters),
             "HALF_CACHES": int(half_caches),
             "NORM": NORMS.index(self.norm_kind),
             "ACTIVATION": ACTIVATIONS.index(self.activation),
@@ -388,11 +387,11 @@ class Chain:
         options: dict[str, int] = {"lengths": self._at["source_lengths"], "capacity": self.source}
         if kind == "self":
             linear = self._linear(f"{name}.query", f"{name}.key", f"{name}.value")
-            yield self._product("project_self", linear, output=query, turns=self._turns(), **caches, **norm)
+            yield self._product("project_heads", linear, output=query, turns=self._turns(), **caches, **norm)
             options = {"lengths": self._at["positions"], "more": 1, "capacity": self._cache}
             options["biases"] = self._biases(layer)
         else:
-            yield self._product("project_cross", self._linear(f"{name}.query"), output=query, **norm)
+            yield self._product("project_heads", self._linear(f"{name}.query"), output=query, **norm)
             if layer in self.model.copy_layers:
                 lines = self.model.copy_layers.index(layer) * self.rows * self._heads
                 options["weights"] = self._at["copy_weights"] + 4 * lines * self.source

@@ -13,26 +13,24 @@ struct Kernel {
   size_t bytes;  // of its arguments
 };
 
-#define ENTRY(kernel, Arguments)                                                            \
-  {                                                                                         \
-#kernel, {                                                                              \
-      [](const void* at) { kernel(*static_cast<const Arguments*>(at)); }, sizeof(Arguments) \
-    }                                                                                       \
-  }
+template <class Arguments, void (*kernel)(Arguments)>
+void call(const void* arguments) {
+  kernel(*static_cast<const Arguments*>(arguments));
+}
+
+#define ENTRY(kernel, Arguments) std::pair(#kernel, Kernel{&call<Arguments, kernel>, sizeof(Arguments)})
 static const std::map<std::string, Kernel> kernels = {
-    ENTRY(embed, Embedding),        ENTRY(project_self, Product),
-    ENTRY(attend, Attention),       ENTRY(project_context, Product),
-    ENTRY(project_cross, Product),  ENTRY(project_inner, Product),
-    ENTRY(project_outer, Product),  ENTRY(normalise, Product),
-    ENTRY(project_logits, Product), ENTRY(mix, Mixture),
+    ENTRY(embed, Embedding),         ENTRY(project_heads, Product),  ENTRY(attend, Attention),
+    ENTRY(project_context, Product), ENTRY(project_inner, Product),  ENTRY(project_outer, Product),
+    ENTRY(normalise, Product),       ENTRY(project_logits, Product), ENTRY(mix, Mixture),
     ENTRY(choose, Choice),
 };
 
 #define SIZE(name) \
   { #name, &name }
 static const std::map<std::string, int*> sizes = {
-    SIZE(ROWS),     SIZE(D_MODEL), SIZE(HEADS),  SIZE(HEAD_DIM),    SIZE(FFN),  SIZE(VOCABULARY), SIZE(CACHE),
-    SIZE(PRE_NORM), SIZE(GATED),   SIZE(ROTARY), SIZE(HALF_CACHES), SIZE(NORM), SIZE(ACTIVATION),
+    SIZE(ROWS),  SIZE(D_MODEL),  SIZE(HEADS), SIZE(HEAD_DIM),    SIZE(FFN),  SIZE(VOCABULARY),
+    SIZE(CACHE), SIZE(PRE_NORM), SIZE(GATED), SIZE(HALF_CACHES), SIZE(NORM), SIZE(ACTIVATION),
 };
 
 // Sizes as lines of "NAME=value".

@@ -38,8 +38,7 @@ struct Dimension {
 // Ends the process with a message: the kernel is wrong.
 #define FAIL(...) (std::fprintf(stderr, "emulator: " __VA_ARGS__), std::fputc('\n', stderr), std::abort())
 
-static int ROWS, D_MODEL, HEADS, HEAD_DIM, FFN, VOCABULARY, CACHE, PRE_NORM, GATED, ROTARY, HALF_CACHES, NORM,
-    ACTIVATION;
+static int ROWS, D_MODEL, HEADS, HEAD_DIM, FFN, VOCABULARY, CACHE, PRE_NORM, GATED, HALF_CACHES, NORM, ACTIVATION;
 static float EPSILON;
 
 static Dimension threadIdx, blockIdx, gridDim;
