@@ -120,7 +120,7 @@ class OrtBeams(OrtState):
         full = self._positions >= self._buffers["target_limits"]
         self._token_ids[:] = next_ids
         self._finished |= (next_ids == tokens.eos) | full[:, None]
-        self._create.append(next_ids.reshape(-1))
+        self._unread_steps.append(next_ids.reshape(-1))
 
     def override(self, rows: Sequence[int], token_ids: Sequence[int], finished: Sequence[bool]) -> None:
         """Replace the last token and the flag of these rows; see `DecoderState.override`."""
