@@ -77,7 +77,7 @@ def test_options_of_formats_without_effect_are_refused(
 
 def test_files_of_one_part_are_shared_by_all_processes() -> None:
     shares = [Share(number, 3) for number in range(3)]
-    assert [[share.has(file, 0) for file in range(6)].count(True) for share in shares] == [2, 2, 2]
+    assert [[share.includes(file, 0) for file in range(6)].count(True) for share in shares] == [2, 2, 2]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
