@@ -179,9 +179,11 @@ class TorchState(DecoderState):
 def _evaluation_mode(model: Transformer) -> Iterator[None]:
     """Disable dropout, gradients and autocast. Restore the model's mode afterwards."""
     training = model.training
-    model.eval()
+    if training:  # visiting all modules would take as long as the step of a small model
+        model.eval()
     try:
         with torch.no_grad(), torch.autocast(model.projection.weight.device.type, enabled=False):
             yield
     finally:
-        model.train(training)
+        if training:
+            model.train()

@@ -1,13 +1,16 @@
 """Fixtures for the tests of training."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from txport.models.config import preset
 from txport.models.transformer import Transformer
+from txport.training import corpora
 from txport.training.recipe import Recipe, read
 
 # At this size more threads only wait for each other.
@@ -30,6 +33,14 @@ def copying_model() -> Transformer:
         torch.nn.functional.cross_entropy(logits.flatten(0, 1), source.flatten()).backward()
         optimizer.step()
     return model.eval()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def generated_once() -> Iterator[None]:
+    """Generate each built-in corpus once, since most tests train on the same sentences."""
+    generate = functools.cache(corpora._generated)
+    with patch.object(corpora, "_generated", lambda *arguments: list(generate(*arguments))):
+        yield
 
 
 @pytest.fixture(scope="session")
