@@ -199,6 +199,15 @@ def _check_members(archive: Path, members: Sequence[zipfile.ZipInfo]) -> None:
         names.add(member.filename)
 
 
+def only_archive(path: Path) -> Path:
+    """Return the only .zip file of a directory without weights, or the path itself."""
+    if path.is_dir():
+        files = [file for file in path.iterdir() if file.suffix in (*_WEIGHTS, ".argosmodel", ".zip")]
+        if len(files) == 1 and files[0].suffix == ".zip":
+            return files[0]
+    return path
+
+
 def only_directory(directory: Path) -> Path:
     """Return the only directory of an unpacked archive, if it has just one, or the directory itself."""
     entries = list(directory.iterdir())
@@ -231,6 +240,8 @@ def fetch(source: str, revision: str = "main", *, offline: bool = False, pickles
             ]
         else:
             patterns = list(_MODEL_FILES)
+            if not any(file.endswith((*_WEIGHTS, ".argosmodel")) for file in files):
+                patterns.append("*.zip")
             # Prefer weights without pickle if there are two files.
             ignored = ["*.bin"] if any(file.endswith(".safetensors") for file in files) else None
             if not pickles:

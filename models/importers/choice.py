@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from txport.models.hub.source import check_repository, fetch
+from txport.models.hub.source import check_repository, fetch, only_archive
 from txport.models.importers import IMPORTERS
 from txport.models.importers.adapters import CONFIG, describe_adapter
 from txport.models.importers.ctranslate2.argos import is_argos
@@ -44,7 +44,7 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
         InputError: the source does not exist, or an option does not fit.
         MissingLibrary: huggingface_hub is needed but not installed.
     """
-    path = _local(source, options.pickles)
+    path = only_archive(_local(source, options.pickles))
     for directory in (options.vocabulary, options.adapter):
         if directory is not None:
             check_regular(directory)

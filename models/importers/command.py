@@ -15,7 +15,7 @@ from txport.runtime.files import check_target, check_writable
 from txport.runtime.libraries import needs
 
 # Endings of files from which the kind of a directory can be detected.
-_ENDINGS = (".json", ".npz", ".bin", ".argosmodel", ".pt", ".pth", ".safetensors")
+_ENDINGS = (".json", ".npz", ".bin", ".argosmodel", ".zip", ".pt", ".pth", ".safetensors")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,17 +1,19 @@
 """Models by name: what tx-get fetches, exports and keeps, and how commands find it."""
 
+import json
 import random
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from commands import run
+from foreign_models import pieces, sentencepiece_model, write_json
 from hub_server import COMMIT, Hub, hub
 from tiny_marian import tiny_marian
 from toy import BUNDLE as TOY
@@ -101,6 +103,70 @@ def test_a_model_by_its_name(place: Place) -> None:
     with Translator(MODEL) as translator:
         assert translator.translate(["the cat"])[0].text + "\n" == line
     assert place.run("tx-inspect", MODEL, "--check").stdout
+
+
+def marian(repository: Path) -> None:
+    from marian_models import write_marian
+
+    write_marian(repository)
+
+
+def marian_archive(repository: Path) -> None:
+    """As OPUS-MT's releases are."""
+    from marian_models import write_marian
+
+    write_marian(repository / "files")
+    shutil.make_archive(str(repository / "opus-2020"), "zip", repository / "files")
+    shutil.rmtree(repository / "files")
+
+
+def ctranslate2(repository: Path) -> None:
+    from ctranslate2_models import write_model
+
+    write_model(repository, quantization="int8")
+
+
+def argos(repository: Path) -> None:
+    from ctranslate2_models import EOS, PAD, UNK, write_model
+
+    model = sentencepiece_model()
+    names = [UNK, PAD, "<s>", EOS, *pieces(model)]
+    write_model(repository / "files" / "translate-en_es" / "model", names=(names, names))
+    (repository / "files" / "translate-en_es" / "sentencepiece.model").write_bytes(model)
+    write_json(repository / "files" / "translate-en_es" / "metadata.json", {"from_code": "en", "to_code": "es"})
+    shutil.make_archive(str(repository / "en_es"), "zip", repository / "files")
+    (repository / "en_es.zip").rename(repository / "en_es.argosmodel")
+    shutil.rmtree(repository / "files")
+
+
+def eole(repository: Path) -> None:
+    from eole_models import write_model
+
+    write_model(repository)
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [
+        ("marian-files", marian),
+        ("marian-files", marian_archive),
+        ("ctranslate2", ctranslate2),
+        ("argos", argos),
+        ("eole", eole),
+    ],
+)
+def test_other_formats_by_name(kind: str, write: Callable[[Path], None], place: Place, tmp_path: Path) -> None:
+    """The bundle is the same as that of the directory, and no pickles need to be allowed."""
+    write(place.hub.root / "someone" / "model")
+    tokens = ["--no-tokenizer"] if kind == "eole" else []
+    for number, source in enumerate(("someone/model", str(place.hub.root / "someone" / "model"))):
+        place.run("tx-import", source, "-o", str(tmp_path / f"checkpoint{number}"), *tokens)
+    first, second = ((tmp_path / f"checkpoint{number}" / "model.safetensors").read_bytes() for number in (0, 1))
+    assert first == second
+    assert json.loads((tmp_path / "checkpoint0" / "training.json").read_bytes())["kind"] == kind
+    if write in (marian_archive, argos):
+        assert place.run("tx-get", "someone/model").stdout.startswith("bundle: ")
+        assert place.run("tx-translate", "someone/model").stdout.endswith("\n")
 
 
 def test_a_bundle_is_kept_as_it_is(place: Place, bundle: Path) -> None:
