@@ -424,7 +424,7 @@ cpp-build: cpp-dependencies
 
 cpp-ctest: cpp-build
 	@echo '== Tests of the C++ runtime'
-	@ctest --test-dir $(CPP)/release -j $(WORKERS) --timeout 300 --output-on-failure
+	@ctest --test-dir $(CPP)/release -j $(WORKERS) --timeout 1800 --output-on-failure
 	@echo '== The example of runtime/cpp/README.md, with the toy bundle of the tests'
 	@echo 'the cat sees a bird' | $(CPP)/release/txport_example_cpp tests/data/toy_bundle
 
