@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from txport.runtime.errors import CheckpointError
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _ROWS = 1 << 20  # maximum number of values to compare at once
+MAPPED_BYTES = 1 << 26  # bytes that are read through one mapping of a file
 # Usual names of the model's state dict in a checkpoint; Lightning's is `state_dict`.
 _MEMBERS = ("model_state_dict", "state_dict", "model", "net", "model_state", "network", "weights")
 # Lightning's dictionary class for hyperparameters.
@@ -195,7 +197,7 @@ def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
 def read_state_dict(file: Path) -> dict[str, Stored]:
     """Return the tensors of a file with a state dict.
 
-    Files in PyTorch's zip format are mapped again for each read, so they are never completely in memory.
+    Files in PyTorch's zip format are mapped again while they are read, so they are never completely in memory.
 
     Raises:
         CheckpointError: the file contains other values or code, or is damaged.
@@ -203,11 +205,31 @@ def read_state_dict(file: Path) -> dict[str, Stored]:
     tensors = tensors_of(read_pickle(file), file)
     if not zipfile.is_zipfile(file):
         return tensors
+    mapped = _MappedTensors(file, tensors)
+    return {name: replace(stored, read=partial(mapped.read, name)) for name, stored in tensors.items()}
 
-    def reading(name: str) -> Callable[[int, int], Tensor]:
-        return lambda start, stop: tensors_of(read_pickle(file), file)[name].read(start, stop).clone()
 
-    return {name: replace(stored, read=reading(name)) for name, stored in tensors.items()}
+class _MappedTensors:
+    """Tensors of a file in PyTorch's zip format. A new mapping replaces one of which `MAPPED_BYTES` were read.
+
+    Args:
+        file: the file.
+        tensors: its mapped tensors.
+    """
+
+    def __init__(self, file: Path, tensors: dict[str, Stored]) -> None:
+        self._file = file
+        self._tensors = tensors
+        self._bytes = 0
+
+    def read(self, name: str, start: int, stop: int) -> Tensor:
+        """Return a copy of rows of a tensor."""
+        if self._bytes > MAPPED_BYTES:
+            self._tensors = tensors_of(read_pickle(self._file), self._file)
+            self._bytes = 0
+        rows = self._tensors[name].read(start, stop).clone()
+        self._bytes += rows.nbytes
+        return rows
 
 
 def tensors_of(value: object, file: Path) -> dict[str, Stored]:
