@@ -102,7 +102,7 @@ class TextTokenizer(Tokenizer):
 
         Args:
             text: one line. It may begin with a marker of its target language if the bundle supports markers.
-            source_language, target_language: None for the default.
+            source_language, target_language: names of languages; None for the default.
 
         Raises:
             InputError: as `txport.runtime.text.affixes.affixes`.
