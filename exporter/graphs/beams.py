@@ -26,7 +26,7 @@ def write_beams(model: Transformer, length: int, tensors: ModelTensors) -> ir.Mo
     read = write_embedding(w, model.target_embedding, length, ids, positions)
     layers = Decoder(w, model, Beams(w, sizes), length)
     logits, caches = layers.write(read, positions, layers.key_values("self"))
-    count = np.array([interface.most_top(sizes)], np.int64)
+    count = np.array([interface.candidate_count(sizes)], np.int64)
     best, best_ids = w.ops("TopK", 2, logits, count, axis=-1)
     best_ids.dtype = ir.DataType.INT64
     # The normaliser is computed from the probability of the best token, which is far from 0.

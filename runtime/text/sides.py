@@ -124,7 +124,7 @@ class Pieces(TokenizerSide):
 
     def split(self, text: str) -> list[str]:
         full_text = _valid(text)
-        text, gaps = shortened(full_text, self._is_unknpiece_text)
+        text, gaps = shortened(full_text, self._is_unknown)
         pieces = self._pieces(text)
         spans = located([(piece.begin, piece.end) for piece in pieces], gaps)
         split = []
