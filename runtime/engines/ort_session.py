@@ -1,7 +1,6 @@
 """Sessions of ONNX Runtime: choice of the provider and the decoder step, and errors in one sentence."""
 
 import logging
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ CUDA = "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, str]]
 # TF32, the default, keeps only 10 bits of each factor, and ids would differ from PyTorch's; so products use full
 # float32. The arena grows by powers of two (the default), so that it stops growing after a few runs. Attention uses the
-# kernels of ONNX Runtime (flash 1, memory efficient 2, plain 16; XQA has a separate switch), never those of cuDNN, the
+# kernels of ONNX Runtime (flash 1, memory efficient 2, plain 16, and XQA by default), never those of cuDNN, the
 # default from Hopper on. ONNX Runtime keeps cuDNN's code for the thread that first ran it and unloads it when that
 # thread ends; captured steps then ran whatever code had replaced it.
 CUDA_OPTIONS = {"use_tf32": "0", "sdpa_kernel": "19"}
@@ -43,9 +42,6 @@ class _GpuSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     _alone = WHOLE_DEVICE  # a global may be gone when the interpreter ends
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        # Self-attention over one token is four nodes of a CUDA graph with XQA, the default of newer versions, but only
-        # one with flash attention, which also writes the caches. This variable is the only switch.
-        os.environ.setdefault("ORT_ENABLE_XQA", "0")
         with self._alone:
             super().__init__(*arguments, **options)
 

@@ -154,12 +154,12 @@ def launches_of_self_attention() -> Counter[str]:
     return Counter({name: calls[name] for name in WORK if calls[name]})
 
 
-def test_self_attention_is_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which also writes the caches; XQA, the default of newer versions, is four nodes of a CUDA graph."""
+def test_self_attention_without_xqa_is_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XQA, the default of newer versions, is four nodes of a CUDA graph, but faster at batches of 1 and 8 (H200)."""
     monkeypatch.delenv("ORT_ENABLE_XQA", raising=False)
-    assert launches_of_self_attention() == {"cudaLaunchKernel": 1}
-    monkeypatch.setenv("ORT_ENABLE_XQA", "1")
     assert launches_of_self_attention().total() == (1 if IS_1_23 else 4)
+    monkeypatch.setenv("ORT_ENABLE_XQA", "0")
+    assert launches_of_self_attention() == {"cudaLaunchKernel": 1}
 
 
 @pytest.mark.parametrize("capability", ["75", "87", "120"])

@@ -60,7 +60,7 @@ case $call in
     with_tensorrt
     run patterns "$(one tiny-float32)" --minutes 5 --step device --step patterns
     for bundle in "${builds[@]}"; do
-      [[ ! -d kit/bundles/$bundle ]] || run "trt-$bundle" "$(one "$bundle")" --minutes 9 --step device --step tensorrt &
+      [[ ! -d kit/bundles/$bundle ]] || run "trt-$bundle" "$(one "$bundle")" --minutes 9 --step tensorrt &
     done
     wait ;;
   b) run main kit/bundles --minutes 2.5 --step training --step model ;;

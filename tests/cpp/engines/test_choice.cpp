@@ -152,7 +152,6 @@ TEST_CASE("on a GPU ONNX Runtime computes float32 in full, grows its arena by de
   CHECK(RecordedCuda::threads() == 1);
   CHECK(RecordedCuda::options() == std::map<std::string, std::string>{
                                        {"sdpa_kernel", "19"}, {"use_tf32", "0"}, {"user_compute_stream", "a pointer"}});
-  CHECK(variable("ORT_ENABLE_XQA") == "0");
 }
 
 TEST_CASE("a CUDA provider that does not start is named with what it lacks") {

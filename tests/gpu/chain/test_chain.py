@@ -211,7 +211,9 @@ def test_small_models_under_compute_sanitizer(tool: str) -> None:
     )
     if tool != "none" and program is None:
         pytest.skip("needs compute-sanitizer, of the CUDA toolkit")
-    prefix = [str(program), "--tool", tool, "--error-exitcode", "9"] if tool != "none" else []
+    # cuda-bindings asks the driver for functions of newer versions, which fails without being an error.
+    quiet = ["--report-api-errors", "no"] if tool == "memcheck" else []
+    prefix = [str(program), "--tool", tool, *quiet, "--error-exitcode", "9"] if tool != "none" else []
     command = [*prefix, sys.executable, str(Path(chain_gpu.__file__))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     if "libnvrtc" in done.stderr:

@@ -44,6 +44,8 @@ def test_what_is_missing_or_damaged_is_made_again_and_nothing_else(source: Path,
     third.write_bytes(third.read_bytes()[:-1])
     (out / "_parts" / f"{first.name}.json").write_text('{"version": 1,')
     assert "2 parts made, 1 there already" in run(source, out, *PARTS, "--resume")
+    (out / "_parts" / f"{first.name}.json").write_text("[" * 100_000)  # deeper than the interpreter's stack
+    assert "1 part made, 2 there already" in run(source, out, *PARTS, "--resume")
     assert content(out) == whole
     assert first.stat().st_mtime_ns > times[first] and second.stat().st_mtime_ns > times[second]
 

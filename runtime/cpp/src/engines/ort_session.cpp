@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <functional>
 #include <future>
 #include <map>
@@ -131,16 +130,13 @@ void append_cuda(Ort::SessionOptions& options, const std::string& device, void* 
     throw MissingLibrary("device " + device +
                          " needs an ONNX Runtime with its CUDA provider, which this one lacks: use device cpu");
   }
-  // Self-attention over one token is four nodes of a CUDA graph by XQA, the default of newer versions, and one by flash
-  // attention, which also writes the caches. ONNX Runtime has no other switch for it.
-  ::setenv("ORT_ENABLE_XQA", "0", 0);  // NOLINT(concurrency-mt-unsafe): only the first call changes it
   try {
     OrtCUDAProviderOptionsV2* created = nullptr;
     Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&created));
     const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCudaOptions> cuda(created);
     // Use full float32 MatMul, since ids must equal those of PyTorch: TF32, the default, keeps 10 bits of each factor.
     // The arena grows by powers of two (the default), so that its size settles. Use ONNX Runtime's attention kernels
-    // (flash 1, memory efficient 2, plain 16; XQA is separate) and never those of cuDNN, the default from Hopper on:
+    // (flash 1, memory efficient 2, plain 16, and XQA) and never those of cuDNN, the default from Hopper on:
     // ONNX Runtime unloads their code when the thread that first ran them ends, and captured steps would then execute
     // unloaded code.
     constexpr std::array names{"use_tf32", "sdpa_kernel"};
