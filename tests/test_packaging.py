@@ -159,7 +159,7 @@ def test_the_wheel_with_the_fused_engine_runs_where_nothing_else_is(named: bool,
 def test_a_library_says_what_it_needs_of_a_machine() -> None:
     """The tag is computed from the newest symbol of glibc, and from libraries that no wheel may expect."""
     setup = (ROOT / "setup.py").read_text()
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = {"__file__": str(ROOT / "setup.py")}
     exec(compile(setup[: setup.index("class Build")], "setup.py", "exec"), scope)
     head = b"\x7fELF" + bytes(14)
     names = b"\0libc.so.6\0libm.so.6\0GLIBC_2.4\0GLIBC_2.28\0"

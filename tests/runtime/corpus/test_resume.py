@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from corpora import BUNDLE, all_rows, content, gzipped, parts_of, run, sentences, write
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.corpus.formats import form_of
 from txport.runtime.corpus.locations import Store, list_files, opened
 from txport.runtime.errors import CheckFailed, InputError, MissingLibrary, ResourceError
@@ -111,8 +113,7 @@ def test_other_options_are_noticed(source: Path, out: Path, flags: list[object],
 
 
 def test_another_bundle_is_noticed(source: Path, out: Path, damaged: Path) -> None:
-    manifest = damaged / "manifest.json"
-    manifest.write_text(manifest.read_text() + "\n")
+    replace(Manifest.load(damaged), frame_rate=50.0).write(damaged)
     from click.testing import CliRunner
     from corpora import main
 
