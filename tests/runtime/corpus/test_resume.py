@@ -113,7 +113,8 @@ def test_other_options_are_noticed(source: Path, out: Path, flags: list[object],
 
 
 def test_another_bundle_is_noticed(source: Path, out: Path, damaged: Path) -> None:
-    replace(Manifest.load(damaged), frame_rate=50.0).write(damaged)
+    manifest = Manifest.load(damaged)
+    replace(manifest, made_by=replace(manifest.made_by, version="0.0.1")).write(damaged)
     from click.testing import CliRunner
     from corpora import main
 
