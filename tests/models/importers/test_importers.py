@@ -283,7 +283,7 @@ def test_other_architectures_are_named(marian: Path, kind: str | None, words: st
 
 
 def test_sources_that_are_none(tmp_path: Path) -> None:
-    assert_refused(tmp_path / "nothing", "neither a file nor a directory", error=InputError)
+    assert_refused(tmp_path / "nothing", "does not exist", error=InputError)
     assert_refused(tmp_path, "--from")
     write_json(tmp_path / "config.json", {"format_version": 1, "config": {}})
     assert_refused(tmp_path, "tx-export")

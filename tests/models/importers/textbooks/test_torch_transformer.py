@@ -217,7 +217,7 @@ def test_pre_norm_without_a_final_norm_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "torch")
     state = torch.load(tmp_path / "torch" / "model.pt")
     torch.save({k: t for k, t in state.items() if "decoder.norm." not in k}, tmp_path / "torch" / "model.pt")
-    with pytest.raises(CheckpointError, match="without a final norm"):
+    with pytest.raises(CheckpointError, match="both stacks must have a final norm"):
         import_here(tmp_path / "torch", tmp_path / "checkpoint", tokenizer=False)
 
 
