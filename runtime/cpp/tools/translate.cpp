@@ -217,9 +217,10 @@ std::string with_flags(const std::string& message) {
     for (const std::string& name : options)
       (name.find('_') == std::string::npos ? short_names : long_names) += "|" + name;
     const std::string is_short = "(" + short_names.substr(1) + ")";
-    return std::regex(R"(\bthe option (\w+)|\b()" + long_names.substr(1) + R"()\b(?![./]))" + R"(|\b)" + is_short +
-                      R"((?= has no effect| excludes | contains | has the id | \S+ is (?:not|too) )|\b(without |excludes |raise ))" +
-                      is_short + R"(\b)");
+    return std::regex(
+        R"(\bthe option (\w+)|\b()" + long_names.substr(1) + R"()\b(?![./]))" + R"(|\b)" + is_short +
+        R"((?= has no effect| excludes | contains | has the id | \S+ is (?:not|too) )|\b(without |excludes |raise ))" +
+        is_short + R"(\b)");
   }();
   std::string result;
   auto rest = message.cbegin();
