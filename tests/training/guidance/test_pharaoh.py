@@ -76,7 +76,8 @@ def test_a_word_has_the_pieces_from_its_space_to_the_next(tokenizer: TextTokeniz
         ("²-0", "has '²-0', but"),
         (
             "1-0 0-3",
-            "a.align, line 7 aligns word 3 of the target, counted from 0, which has 3: align this text, with words separated by white space",
+            "a.align, line 7 aligns word 3 of the target, counted from 0, which has 3: align this text, with words "
+            "separated by white space",
         ),
         ("2-0", "aligns word 2 of the source, counted from 0, which has 2"),
     ],
