@@ -6,7 +6,10 @@ from txport.runtime.bundle.protobuf import tagged
 
 # Tags of sentencepiece.proto.
 _PIECE = 2 << 3 | 2
-_TEXT, _ID, _BEGIN, _END = 1 << 3 | 2, 2 << 3, 4 << 3, 5 << 3
+_TEXT = 1 << 3 | 2
+_ID = 2 << 3
+_BEGIN = 4 << 3
+_END = 5 << 3
 
 
 class LocatedPiece(NamedTuple):

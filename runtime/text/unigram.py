@@ -20,10 +20,17 @@ from txport.runtime.text.added_tokens import WORD
 from txport.runtime.text.pieces import LocatedPiece
 
 # Tags and values of sentencepiece_model.proto.
-_PIECE, _TRAINER = (number << 3 | 2 for number in (1, 2))
-_TEXT, _SCORE, _TYPE = 1 << 3 | 2, 2 << 3 | 5, 3 << 3
-_ALGORITHM, _BYTE_FALLBACK = (number << 3 for number in (3, 35))
-_NORMAL, _UNKNOWN, _USER_DEFINED, _BYTE = 1, 2, 4, 6
+_PIECE = 1 << 3 | 2
+_TRAINER = 2 << 3 | 2
+_TEXT = 1 << 3 | 2
+_SCORE = 2 << 3 | 5
+_TYPE = 3 << 3
+_ALGORITHM = 3 << 3
+_BYTE_FALLBACK = 35 << 3
+_NORMAL = 1
+_UNKNOWN = 2
+_USER_DEFINED = 4
+_BYTE = 6
 _UNIGRAM = 1
 _FLOAT = struct.Struct("<f")
 _LARGEST = _FLOAT.unpack(b"\xff\xff\x7f\x7f")[0]
@@ -52,7 +59,7 @@ class _Edge(NamedTuple):
 
 
 class _Judgement(NamedTuple):
-    """A word, wherever it stands.
+    """Values of a word that hold at any place of a text.
 
     Attributes:
         bound: the largest absolute sum of scores inside it.
@@ -104,10 +111,10 @@ class Unigram:
         return _float32(size * self._best_score) - 0.1
 
     def is_certain(self, text: str) -> bool:
-        """Return whether both arithmetics give a normalised text the same segmentation, from words seen before.
+        """Return whether both arithmetics certainly give a normalised text the same segmentation.
 
-        No piece contains a mark of words after its first character, so each word begins a piece. Its segmentations
-        have sums of scores that differ, by more than float32 may round them where the word stands.
+        Pieces contain the marker of words only at their beginning, so words are segmented independently. The result is
+        certain if each word's best segmentation leads by more than rounding errors of float32 at any place of the text.
         """
         if not self._marks_words:
             return False

@@ -129,6 +129,11 @@ def serving(*arguments: str, code: str = RUN, **environment: str) -> Iterator[Se
         server.process.wait()
 
 
+def status_of(client: socket.socket) -> int:
+    """Return the status of the next response of a connection."""
+    return int(client.recv(1 << 12).split()[1])
+
+
 def events(text: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the names and fields of server-sent events."""
     found = []

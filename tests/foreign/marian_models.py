@@ -7,13 +7,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 from foreign_models import padded
+from txport.models.importers.choice import import_model
+from txport.models.importers.imported import ImportOptions
 from txport.models.transformer import Transformer
+from txport.runtime.errors import CheckpointError
 
 WIDTH, HEADS, FFN, ROWS = 32, 4, 48, 60
 LAYERS = (2, 3)
 EOS, UNK = "</s>", "<unk>"
+# Numbers of inputs.
+FEW = 40
+INPUTS = 200
 Arrays = dict[str, npt.NDArray[np.float32]]
 # The options that Marian writes into a model.
 OPTIONS: dict[str, Any] = {
@@ -194,3 +201,28 @@ def search_of_marian(model: Transformer, source: list[int], limit: int) -> list[
         ended += [(score / length, row[1:]) for score, row in made if row[-1] == config.eos_id]
         beam = len(alive)
     return sorted(ended, key=lambda each: -each[0])
+
+
+def rows_of_ids(count: int = FEW) -> list[list[int]]:
+    """Return random sources of 1 to 11 tokens."""
+    draw = np.random.default_rng(1)
+    return [draw.integers(2, ROWS, draw.integers(1, 12)).tolist() for _ in range(count)]
+
+
+def greedy_ids_of_marian(model: Path, vocabulary: Path, rows: list[list[int]]) -> list[list[int]]:
+    """Return the answers of Marian itself, at most three times as long as the sources."""
+    pymarian = pytest.importorskip("pymarian", reason="needs Marian: pip install pymarian")
+    theirs = pymarian.Translator(
+        f"-m {model} -v {vocabulary} {vocabulary} --beam-size 1 --allow-unk --max-length-factor 3 --cpu-threads 1 "
+        "--mini-batch 1 --quiet"
+    )
+    lines = theirs.translate([" ".join(tokens()[each] for each in row) for row in rows])
+    return [[tokens().index(token) for token in line.split()] for line in lines]
+
+
+def assert_refused(source: Path, *words: str, error: type = CheckpointError, **options: Any) -> None:
+    """Import a model, and check that the error is one sentence with these words."""
+    with pytest.raises(error) as caught:
+        import_model(str(source), None, ImportOptions(**options))
+    message = str(caught.value)
+    assert all(word in message for word in words) and "\n" not in message, message

@@ -85,7 +85,8 @@ def tied_text(rng: random.Random) -> str:
     return rng.choice([" ", " ", "  "]).join(words)
 
 
-def _results(folder: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def results_of(folder: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cases with the ids and spans of the SentencePiece in a folder (pip install --target)."""
     environment = {"PYTHONPATH": str(Path(folder).resolve())}
     printed = subprocess.run(
         [sys.executable, "-c", ORACLE],
@@ -105,7 +106,7 @@ def main() -> None:
     for seed in range(40):
         rng = random.Random(seed)
         cases.append({"model": tied_model(rng).hex(), "texts": [tied_text(rng) for _ in range(20)]})
-    old, new = (_results(folder, cases) for folder in sys.argv[1:3])
+    old, new = (results_of(folder, cases) for folder in sys.argv[1:3])
     kept = []
     for a, b in zip(old, new, strict=True):
         short = [i for i, text in enumerate(a["texts"]) if len(text) < 80]

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import shutil
-import socket
 import stat
 import sys
 import threading
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving import PAIR, Served, serving
+from serving import PAIR, serving, status_of
 from toy import BUNDLE
 from txport.runtime.bundle.schema import WEIGHTS
 
@@ -207,119 +206,6 @@ def test_a_request_counts_for_its_sentences_and_gives_its_places_back() -> None:
                 pass
 
 
-def test_unfinished_bodies_of_all_clients_are_bounded() -> None:
-    head = (
-        "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n"
-    )
-    with serving(PAIR, "--max-bytes", "20000") as server:
-        clients = [server.socket() for _ in range(40)]  # one client has room for 32 bodies
-        for client in clients:
-            client.sendall(head.encode() + b"x" * 19_990)
-        refused = [client for client in clients if _answered(client, 0.5)]
-        assert len(refused) >= 8 and all(_status(client) == 503 for client in refused)
-        with _from_another_address(server) as other:
-            other.sendall(head.encode() + json.dumps(ASK).encode().ljust(20_000))
-            assert _status(other) == 200, "one client does not starve another"
-        for client in clients:
-            client.close()
-        server.wait("request", 40)
-        assert server.ask(**ASK)[0] == 200, "what they had sent is forgotten"
-
-
-def test_unfinished_bodies_of_one_client_are_counted() -> None:
-    """Before, requests counted only after their bodies."""
-    head = (
-        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 200\r\n\r\n"
-    )
-    with serving(PAIR, "--max-per-client", "2") as server:
-        slow = [server.socket() for _ in range(2)]
-        for client in slow:
-            client.sendall(head)
-            assert not _answered(client, 0.3)
-        assert server.ask(**ASK)[0] == 429
-        with _from_another_address(server) as other:
-            other.sendall(head + json.dumps(ASK).encode().ljust(200))
-            assert _status(other) == 200
-        for client in slow:
-            client.close()
-        server.wait("request", 4)
-        assert server.ask(**ASK)[0] == 200
-
-
-def _from_another_address(server: Served) -> socket.socket:
-    if sys.platform != "linux":
-        pytest.skip("needs several loopback addresses, as Linux has them")
-    return socket.create_connection(("127.0.0.1", server.port), timeout=30, source_address=("127.0.0.2", 0))
-
-
-def _answered(client: socket.socket, seconds: float) -> bool:
-    client.settimeout(seconds)
-    try:
-        return bool(client.recv(1, socket.MSG_PEEK))
-    except OSError:  # of Python 3.10 too
-        return False
-
-
-def _status(client: socket.socket) -> int:
-    return int(client.recv(1 << 12).split()[1])
-
-
-def test_connections_are_bounded() -> None:
-    with serving(PAIR, "--max-connections", "5", "--forwarded-from", "127.0.0.0/8") as server:
-        idle = [server.socket() for _ in range(5)]  # of a proxy, which may use all
-        with server.socket() as client:
-            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert _status(client) == 503
-        for each in idle:
-            each.close()
-        deadline = time.monotonic() + 10
-        while server.get("/health")[0] != 200:
-            assert time.monotonic() < deadline
-
-
-def test_one_address_gets_half_of_the_connections() -> None:
-    ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with serving(PAIR, "--max-connections", "20") as server:
-        idle = [server.socket() for _ in range(40)]
-        refused = [client for client in idle if _answered(client, 0.2)]
-        assert len(refused) == 30
-        assert _status(refused[0]) == 503
-        with _from_another_address(server) as other:
-            other.sendall(ask)
-            assert _status(other) == 200
-        for each in idle:
-            each.close()
-        deadline = time.monotonic() + 10
-        while server.get("/health")[0] != 200:
-            assert time.monotonic() < deadline
-
-
-@pytest.mark.parametrize(
-    ("address", "client"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("", ""),
-    ],
-)
-def test_a_network_of_ipv6_is_one_client(address: str, client: str) -> None:
-    from txport.runtime.serve.admission import network_of
-
-    assert network_of(address) == client
-
-
-@pytest.mark.parametrize(
-    ("names", "listed"),
-    [(["*"], True), (["10.0.0.1"], True), (["x", "10.0.0.0/8"], True), (["10.0.0.1/8", "::1"], False), ([], False)],
-)
-def test_proxies_are_named_by_address_or_network(names: list[str], listed: bool) -> None:
-    from txport.runtime.serve.admission import is_listed
-
-    assert is_listed("10.0.0.1", names) is listed
-
-
 def test_weights_of_another_model_are_not_served(tmp_path: Path) -> None:
     """The hash of weights, which other calls do not compare, is compared once at the start."""
     changed = Path(shutil.copytree(BUNDLE, tmp_path / "changed"))
@@ -339,11 +225,11 @@ def test_a_body_in_tiny_pieces_is_refused() -> None:
     with serving(PAIR) as server:
         with server.socket() as client:
             client.sendall(head + b"1\r\nx\r\n" * 5000)
-            assert _status(client) == 400
+            assert status_of(client) == 400
         with server.socket() as client:  # as small as they are in a client that streams
             pieces = b"".join(b"%x\r\n%b\r\n" % (len(body[i : i + 4]), body[i : i + 4]) for i in range(0, len(body), 4))
             client.sendall(head.replace(b"Tra", b"Content-Type: application/json\r\nTra") + pieces + b"0\r\n\r\n")
-            assert _status(client) == 200
+            assert status_of(client) == 200
 
 
 def test_pieces_are_counted_in_each_request_of_a_connection() -> None:
