@@ -60,10 +60,10 @@ def check_original(sample: Sample, bundle: Path, manifest: Manifest, source: str
         translator = Translator(bundle, "cpu", engine)
         same = []
         for count, theirs in expected.items():
-            made = translator.translate_features(
+            translations = translator.translate_features(
                 states, generation="model", sample=False, beam=count, max_length=longest
             )
-            same.append(sum(ours.ids == ids for ours, ids in zip(made, theirs, strict=True)))
+            same.append(sum(ours.ids == ids for ours, ids in zip(translations, theirs, strict=True)))
         engines.append(EngineIdentity(engine, *same))
     return OriginalReport(source, len(states), origin, beam, engines, _failures(engines, len(states), beam, manifest))
 
@@ -90,11 +90,11 @@ def _prompt(manifest: Manifest) -> tuple[int, ...]:
 def random_states(manifest: Manifest, count: int) -> list[Vectors]:
     """Return random states, N(0, 1), of three lengths, so that Hugging Face reads equal ones without padding."""
     assert manifest.model.feature_size is not None
-    most = min(manifest.limits.source, _LONGEST)
-    lengths = [max(1, most // 4), max(1, most // 2), most]
-    random = np.random.default_rng(0)
+    longest = min(manifest.limits.source, _LONGEST)
+    lengths = [max(1, longest // 4), max(1, longest // 2), longest]
+    generator = np.random.default_rng(0)
     return [
-        random.standard_normal((lengths[number % 3], manifest.model.feature_size), np.float32)
+        generator.standard_normal((lengths[number % 3], manifest.model.feature_size), np.float32)
         for number in range(count)
     ]
 
@@ -153,10 +153,10 @@ def generate(model: Any, manifest: Manifest, states: Sequence[Vectors], room: in
     by_length: dict[int, list[int]] = {}
     for index, array in enumerate(states):
         by_length.setdefault(len(array), []).append(index)
-    found: dict[int, list[int]] = {}
+    ids_by_row: dict[int, list[int]] = {}
     for rows in (group[at : at + _BATCH] for group in by_length.values() for at in range(0, len(group), _BATCH)):
         memory = torch.from_numpy(np.stack([states[row] for row in rows]))
-        made = transformers.GenerationMixin.generate(
+        generated = transformers.GenerationMixin.generate(
             model,
             decoder_input_ids=torch.tensor([[manifest.tokens.bos, *_prompt(manifest)]] * len(rows)),
             encoder_outputs=transformers.modeling_outputs.BaseModelOutput(last_hidden_state=memory),
@@ -164,7 +164,7 @@ def generate(model: Any, manifest: Manifest, states: Sequence[Vectors], room: in
             num_beams=beam,
             do_sample=False,
         )
-        for row, ids in zip(rows, made[:, 1:].tolist(), strict=True):
+        for row, ids in zip(rows, generated[:, 1:].tolist(), strict=True):
             end = next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))
-            found[row] = ids[:end]
-    return [found[row] for row in range(len(states))]
+            ids_by_row[row] = ids[:end]
+    return [ids_by_row[row] for row in range(len(states))]
