@@ -232,12 +232,14 @@ test-onnxruntime: $(VENV)/.ready
 	@$(VENV)/bin/python -m txport.benchmarks.studies.onnxruntime_versions $(TEST_BUNDLE)
 
 # Texts with a version of SentencePiece of each arithmetic, where the other one is the oracle (runtime/text/unigram.py).
+# Two files are left out: they need models that the version of constraints.txt has trained.
 test-sentencepiece: $(VENV)/.ready
 	@for version in 0.2.1 0.2.3; do test -d build/sentencepiece/$$version || $(VENV)/bin/python $(INSTALL) -q --no-deps \
 	  --target build/sentencepiece/$$version sentencepiece==$$version || exit; done
 	@for pair in 0.2.1:0.2.3 0.2.3:0.2.1; do echo "== SentencePiece $${pair%:*}"; \
 	  PYTHONPATH=build/sentencepiece/$${pair%:*} TXPORT_OTHER_SENTENCEPIECE=build/sentencepiece/$${pair#*:} \
-	  $(VENV)/bin/python -m pytest -q tests/runtime/text tests/training/test_tokenizers.py tests/models/importers/tokenizers || exit; done
+	  $(VENV)/bin/python -m pytest -q tests/runtime/text tests/training/test_tokenizers.py tests/models/importers/tokenizers \
+	  --ignore tests/runtime/text/test_replace_unknowns.py --ignore tests/runtime/text/test_tokenizer_cases.py || exit; done
 
 # The bundles for a GPU: the tests', the demo's if `make demo` has run, and the base preset with random weights, in float16,
 # whose figures count. Random weights meet too many near ties in float16 to be verified. BUNDLES names other ones.
