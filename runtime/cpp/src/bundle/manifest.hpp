@@ -201,9 +201,9 @@ struct Manifest {
   std::optional<Verification> verification;
   // (layer, head) of cross-attention heads that align target tokens with source tokens; empty if none are known.
   std::vector<std::pair<std::int64_t, std::int64_t>> alignment_heads;
-  std::optional<Parameters> parameters;  // missing in bundles of older versions
-  std::optional<std::string> shortlist;  // file name of the shortlist
-  std::optional<double> frame_rate;      // feature vectors per second
+  std::optional<Parameters> parameters;         // missing in bundles of older versions
+  std::optional<std::string> shortlist;         // file name of the shortlist
+  std::optional<double> frame_rate;             // feature vectors per second
   std::optional<std::string> external_encoder;  // name of the encoder whose states the bundle reads
   std::string sha256;
   std::string text;  // contents of the file
