@@ -20,9 +20,9 @@ namespace {
 
 using sentencepiece::SentencePieceProcessor;
 
-constexpr const char* kFault = "is not a SentencePiece model";
+constexpr const char* kModelFault = "is not a SentencePiece model";
 // Field numbers and values of sentencepiece_model.proto.
-constexpr std::uint64_t kPiece = 1;
+constexpr std::uint64_t kModelPieces = 1;
 constexpr std::uint64_t kTrainer = 2;
 constexpr std::uint64_t kNormalizer = 3;
 constexpr std::uint64_t kText = 1;
@@ -34,7 +34,7 @@ constexpr std::uint64_t kUnigram = 1;
 enum PieceType : std::uint64_t { kNormal = 1, kUnknown = 2, kUserDefined = 4, kByte = 6 };
 constexpr float kUnknownPenalty = 10.0F;
 constexpr float kReset = 100'000.0F;  // sums in float32 are reset to 0 at this limit
-constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+constexpr std::size_t kNoPiece = std::numeric_limits<std::size_t>::max();
 
 struct ModelPiece {
   std::string_view text;
@@ -60,7 +60,7 @@ float float_of(std::string_view field) {
 
 ModelPiece piece_of(std::string_view message) {
   ModelPiece piece;
-  for (Fields fields(message, kFault); const auto field = fields.next();) {
+  for (Fields fields(message, kModelFault); const auto field = fields.next();) {
     if (field->tag == (kText << 3U | 2U)) piece.text = field->bytes;
     if (field->tag == (kScore << 3U | 5U)) piece.score = float_of(field->whole);
     if (field->tag == kType << 3U) piece.type = field->value;
@@ -70,10 +70,10 @@ ModelPiece piece_of(std::string_view message) {
 
 Contents read_model(std::string_view model) {
   Contents contents;
-  for (Fields fields(model, kFault); const auto field = fields.next();) {
-    if (field->tag == (kPiece << 3U | 2U)) contents.pieces.push_back(piece_of(field->bytes));
+  for (Fields fields(model, kModelFault); const auto field = fields.next();) {
+    if (field->tag == (kModelPieces << 3U | 2U)) contents.pieces.push_back(piece_of(field->bytes));
     if (field->tag != (kTrainer << 3U | 2U)) continue;
-    for (Fields trainer(field->bytes, kFault); const auto part = trainer.next();) {
+    for (Fields trainer(field->bytes, kModelFault); const auto part = trainer.next();) {
       if (part->tag == kAlgorithm << 3U) contents.algorithm = part->value;
       if (part->tag == kByteFallback << 3U) contents.has_bytes = part->value != 0;
     }
@@ -82,7 +82,7 @@ Contents read_model(std::string_view model) {
 }
 
 std::string message_of(std::string_view text, PieceType type) {
-  return field_of(kPiece, field_of(kText, text) + "\x18" + static_cast<char>(type));
+  return field_of(kModelPieces, field_of(kText, text) + "\x18" + static_cast<char>(type));
 }
 
 std::string byte_name(std::size_t byte) {
@@ -111,7 +111,7 @@ std::unique_ptr<SentencePieceProcessor> normaliser_of(std::string_view model, co
   for (const ModelPiece& piece : pieces) {
     if (piece.type == kUserDefined) add(std::string(piece.text), kUserDefined);
   }
-  for (Fields fields(model, kFault); const auto field = fields.next();) {
+  for (Fields fields(model, kModelFault); const auto field = fields.next();) {
     if (field->number == kTrainer || field->number == kNormalizer) bytes += field->whole;
   }
   return load(bytes + field_of(kTrainer, "\x98\x02\x01"));  // byte_fallback; repeated messages are merged
@@ -129,7 +129,7 @@ bool library_sums_in_float32() {
   // For "ab", a and b together are better than ab by 2^-25, which float32 rounds to 0.
   static const bool in_float32 = [] {
     const auto scored = [](std::string_view text, std::string_view score) {
-      return field_of(kPiece, field_of(kText, text) + "\x15" + std::string(score));
+      return field_of(kModelPieces, field_of(kText, text) + "\x15" + std::string(score));
     };
     constexpr std::string_view kMinusOne("\0\0\x80\xBF", 4);
     constexpr std::string_view kMinusHalf("\0\0\0\xBF", 4);
@@ -193,19 +193,19 @@ Unigram::Normal Unigram::normalise(std::string_view text) const {
 // unigram::Model::EncodeOptimized of the library step by step.
 std::vector<std::size_t> Unigram::best_starts(std::string_view text) const {
   std::vector<float> best(text.size() + 1);
-  std::vector<std::size_t> starts(text.size() + 1, kNone);
+  std::vector<std::size_t> starts(text.size() + 1, kNoPiece);
   std::size_t frontier = 0;
   for (std::size_t start = 0; start < text.size();) {
     if (const float offset = best[start]; in_float32_ && std::abs(offset) > kReset) {
       for (std::size_t i = start; i <= frontier; ++i) {
-        if (i == start || starts[i] != kNone) best[i] -= offset;
+        if (i == start || starts[i] != kNoPiece) best[i] -= offset;
       }
     }
     const auto add = [&, here = best[start]](std::size_t end, const Edge& edge) {
       double total = static_cast<double>(here) + edge.score;
       if (in_float32_ || edge.id == unknown_.id) total = static_cast<float>(total);
       frontier = std::max(frontier, end);
-      if (starts[end] != kNone && !(total > static_cast<double>(best[end]))) return;
+      if (starts[end] != kNoPiece && !(total > static_cast<double>(best[end]))) return;
       best[end] = static_cast<float>(total);
       starts[end] = start;
     };
