@@ -27,12 +27,18 @@ constexpr std::size_t kMaxTableBytes = std::size_t{4} << 20U;
 constexpr std::size_t kMaxVisits = 4;  // average visits per unit of the table; paths may share suffixes
 // Tags of sentencepiece_model.proto.
 constexpr std::uint64_t kPiece = 1U << 3U | 2U;
+constexpr std::uint64_t kTrainer = 2U << 3U | 2U;
 constexpr std::uint64_t kNormalizer = 3U << 3U | 2U;
 constexpr std::uint64_t kDenormalizer = 5U << 3U | 2U;
 constexpr std::uint64_t kText = 1U << 3U | 2U;
 constexpr std::uint64_t kTable = 2U << 3U | 2U;
 constexpr std::uint64_t kType = 3U << 3U;
 constexpr std::uint64_t kUserDefined = 4;
+constexpr std::uint64_t kLastType = 6;
+constexpr std::uint64_t kAlgorithm = 3U << 3U;
+constexpr std::uint64_t kLastAlgorithm = 4;
+constexpr std::uint64_t kFirstName = 44;
+constexpr std::uint64_t kLastName = 48;
 
 [[noreturn]] void refuse(const std::string& reason) { throw BundleError("has " + reason); }
 [[noreturn]] void refuse_outside() { refuse("a normalisation table that leads out of itself"); }
@@ -105,19 +111,37 @@ void check_table(std::string_view table) {
   Table(std::move(units), !text.empty() && text.back() == '\0' ? text.size() : 0).check();
 }
 
+void check_utf8(std::string_view text) {
+  if (utf8_fault(text)) refuse("a piece that is not UTF-8");
+}
+
 void check_piece(std::string_view message, std::vector<std::string_view>& defined) {
   std::vector<std::string_view> texts;
   bool is_defined = false;
   for (Fields fields(message, kFault); const auto field = fields.next();) {
     if (field->tag == kText) texts.push_back(field->bytes);
-    if (field->tag == kType) is_defined = is_defined || field->value == kUserDefined;
+    if (field->tag != kType) continue;
+    // protobuf would ignore other values, or cut them to 32 bits.
+    if (field->value < 1 || field->value > kLastType) refuse("a piece of an unknown type");
+    is_defined = is_defined || field->value == kUserDefined;
   }
   for (const std::string_view text : texts) {
     if (text.size() > kMaxPieceBytes || text.find('\0') != std::string_view::npos) {
       refuse("a piece of more than " + std::to_string(kMaxPieceBytes) + " bytes, or with the character NUL");
     }
+    check_utf8(text);
   }
   if (is_defined) defined.insert(defined.end(), texts.begin(), texts.end());
+}
+
+void check_trainer(std::string_view message) {
+  for (Fields fields(message, kFault); const auto field = fields.next();) {
+    const bool is_known = 1 <= field->value && field->value <= kLastAlgorithm;
+    if (field->tag == kAlgorithm && !is_known) refuse("an unknown algorithm");
+    // What is written for unknown characters, and special pieces.
+    const bool is_name = kFirstName <= field->number && field->number <= kLastName;
+    if (is_name && field->tag == (field->number << 3U | 2U)) check_utf8(field->bytes);
+  }
 }
 
 void check_nesting(std::vector<std::string_view> defined) {
@@ -140,6 +164,7 @@ void check_sentencepiece(std::string_view model) {
   for (Fields fields(model, kFault); const auto field = fields.next();) {
     if (field->tag >> 32U != 0) refuse("fields that no trainer writes");
     if (field->tag == kPiece) check_piece(field->bytes, defined);
+    if (field->tag == kTrainer) check_trainer(field->bytes);
     if (field->tag != kNormalizer && field->tag != kDenormalizer) continue;
     for (Fields inner(field->bytes, kFault); const auto each = inner.next();) {
       if (each->tag == kTable) check_table(each->bytes);
