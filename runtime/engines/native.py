@@ -310,5 +310,5 @@ class NativeEngine:
         return NativeState(library, handle, (rows, source, target), self.vocabulary)
 
     def beam_policy(self, search: Search) -> NativeBeamSearch:
-        """Return the beam search of the library; see `txport.runtime.search.scheduler.SearchingEngine`."""
+        """Return the beam search of the library; see `txport.runtime.search.policy.SearchingEngine`."""
         return NativeBeamSearch(self, search)

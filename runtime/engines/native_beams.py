@@ -156,7 +156,7 @@ class _Slot(Slot):
 
 
 class NativeBeamSearch:
-    """Policy of beam search; see `txport.runtime.search.scheduler.Policy`.
+    """Policy of beam search; see `txport.runtime.search.policy.Policy`.
 
     Args:
         engine: the fused engine.

@@ -140,7 +140,7 @@ def _score(hypothesis: Hypothesis) -> float:
 
 
 class BeamSearch:
-    """The policy of beam search; see `txport.runtime.search.scheduler.Policy`.
+    """The policy of beam search; see `txport.runtime.search.policy.Policy`.
 
     Args:
         tokens: ids of special tokens.

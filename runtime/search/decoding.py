@@ -9,8 +9,9 @@ from txport.runtime.errors import InputError
 from txport.runtime.search.beam import BeamSearch
 from txport.runtime.search.forks import Forks
 from txport.runtime.search.greedy import Greedy
+from txport.runtime.search.policy import Policy, SearchingEngine
 from txport.runtime.search.requests import Request, Result, Token
-from txport.runtime.search.scheduler import BATCH_TOKENS, Policy, Scheduler, SearchingEngine
+from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler
 from txport.runtime.search.settings import GREEDY, Search
 
 

@@ -29,7 +29,7 @@ class ForkedSlot(Slot):
 
 
 class Forks:
-    """The policy of sampling and of alternatives; see `txport.runtime.search.scheduler.Policy`.
+    """The policy of sampling and of alternatives; see `txport.runtime.search.policy.Policy`.
 
     Args:
         tokens: ids of special tokens.

@@ -10,7 +10,7 @@ from txport.runtime.search.settings import GREEDY, Search
 
 
 class Greedy:
-    """The policy of greedy search; see `txport.runtime.search.scheduler.Policy`.
+    """The policy of greedy search; see `txport.runtime.search.policy.Policy`.
 
     Args:
         tokens: ids of special tokens.

@@ -257,7 +257,7 @@ class Queue:
     def _end(self, search: Search, lane: _Lane) -> None:
         """Remove a lane whose batches have ended, unless a new request has arrived."""
         with self._changed:
-            if lane.scheduler.idle:
+            if lane.scheduler.waiting.empty:
                 del self._lanes[search]
             else:
                 lane.steps = lane.scheduler.steps()

@@ -15,8 +15,9 @@ from txport.runtime.engines.native_beams import NativeBeams, NativeBeamSearch
 from txport.runtime.errors import InputError
 from txport.runtime.search.beam import BeamSearch
 from txport.runtime.search.decoding import decode_all, policy_of
+from txport.runtime.search.policy import Policy
 from txport.runtime.search.requests import Request, Result
-from txport.runtime.search.scheduler import Policy, Scheduler
+from txport.runtime.search.scheduler import Scheduler
 from txport.runtime.search.settings import NO_RULES, Rules, Search
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"needs the fused engine's library: {missing()}")
