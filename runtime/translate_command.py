@@ -35,6 +35,7 @@ from txport.runtime.text.lines import (
     windows,
     write_all,
 )
+from txport.runtime.text.plain import check_name
 from txport.runtime.translator import Translator
 
 STANDARD_INPUT = "-"
@@ -217,6 +218,7 @@ def _check(files: Sequence[str], output: Path | None, unseen: Sequence[str]) -> 
             _descriptor(sys.stdin, "input")
         else:
             check_file(Path(file))
+            check_name(file)
     if output is None:
         _descriptor(sys.stdout, "output")
 

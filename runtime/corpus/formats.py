@@ -4,7 +4,6 @@ import bz2
 import gzip
 import io
 import lzma
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
@@ -12,29 +11,16 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
+from txport.runtime.text import plain
 
 TEXT = "text"
 JSONL = "jsonl"
 PARQUET = "parquet"
 FORMATS = (TEXT, JSONL, PARQUET)
-COMPRESSIONS = ("none", "gz", "zst", "bz2", "xz")
+COMPRESSIONS = ("none", *plain.COMPRESSIONS)
 _ENDINGS = {".jsonl": JSONL, ".ndjson": JSONL, ".parquet": PARQUET, ".txt": TEXT}
-# Endings of other formats, which cannot be read line by line.
-_FOREIGN = frozenset(
-    ".json .csv .tsv .xml .tmx .xlf .xliff .html .htm .srt .vtt .po .yaml .yml .arrow .feather .avro .orc .pdf .docx "
-    ".xlsx .zip .tar .tgz .7z .rar .lz4 .br .z .lzma .sqlite .npy .npz .pkl .pt".split()
-)
-# First bytes of each compression, and of other files that are not text.
-_MAGIC = {"gz": rb"\x1f\x8b", "zst": rb"\x28\xb5\x2f\xfd", "bz2": rb"BZh[1-9]1AY&SY", "xz": rb"\xfd7zXZ\x00"}
-_BINARY = {
-    b"PAR1\x15": "Parquet", b"PK\x03\x04": "a zip archive", b"%PDF-": "PDF", b"ARROW1\x00": "Arrow",
-    b"Obj\x01": "Avro", b"7z\xbc\xaf": "a 7z archive", b"Rar!\x1a": "a RAR archive", b"\x04\x22\x4d\x18": "lz4",
-    b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"SQLite format 3\x00": "SQLite",
-}  # fmt: skip
 _STANDARD: dict[str, Any] = {"bz2": bz2, "xz": lzma}
 _ZSTD_LEVEL = 3
-# First bytes of each kind of file.
-_PEEK = 1 << 13
 # Compressed bytes to unpack at once. Repetitive files can become 10,000 times as large.
 _PIECE = 1 << 11
 
@@ -70,7 +56,7 @@ def form_of(path: str, format: str | None = None) -> Form:
             break
     suffix = PurePosixPath(name).suffix
     ending = suffix.lower()
-    if format is None and ending in _FOREIGN:
+    if format is None and ending in plain.FOREIGN:
         raise InputError(
             f"{path} is {ending}, which is not read: convert it to .txt, .jsonl or .parquet, or name its format "
             "(--from text for a sentence a line, --from jsonl for an object a line)"
@@ -88,20 +74,19 @@ def reporting_damage(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO
     Raises:
         InputError: the compression does not match the file name, or its content is neither text nor Parquet.
     """
-    packed = io.BufferedReader(cast(io.RawIOBase, file), _PEEK)
-    first = packed.peek(_PEEK)
-    for compression, magic in _MAGIC.items():
-        if re.match(magic, first, re.DOTALL) and compression != form.compression:
-            raise InputError(f"{path} is packed by {compression}, which its name does not end with: rename it")
-    with unpacked(cast(BinaryIO, packed), form.compression) as plain:
+    packed = io.BufferedReader(cast(io.RawIOBase, file), plain.PEEK)
+    first = packed.peek(plain.PEEK)
+    compression = plain.compression_of(first)
+    if compression not in (None, form.compression):
+        raise InputError(f"{path} is packed by {compression}, which its name does not end with: rename it")
+    with unpacked(cast(BinaryIO, packed), form.compression) as content:
         if form.format == PARQUET:
-            yield plain
+            yield content
             return
-        reader = io.BufferedReader(cast(io.RawIOBase, plain), _PEEK)
-        first = reader.peek(_PEEK)[:_PEEK]
-        kind = next((kind for magic, kind in _BINARY.items() if first.startswith(magic)), None)
-        if kind or first.count(b"\0") > len(first) // 10:
-            raise InputError(f"{path} is {kind or 'a binary file'}, not {form.format}: convert it, or rename it")
+        reader = io.BufferedReader(cast(io.RawIOBase, content), plain.PEEK)
+        first = reader.peek(plain.PEEK)[: plain.PEEK]
+        if kind := plain.binary_kind(first):
+            raise InputError(f"{path} is {kind}, not {form.format}: convert it, or rename it")
         yield cast(BinaryIO, reader)
 
 
@@ -109,11 +94,11 @@ def reporting_damage(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO
 def unpacked(file: BinaryIO, compression: str) -> Iterator[BinaryIO]:
     """Yield a reader of the content of a compressed file."""
     if module := _STANDARD.get(compression):
-        with module.open(file, "rb") as plain:
-            yield plain
+        with module.open(file, "rb") as content:
+            yield content
     elif compression == "gz":
-        with gzip.GzipFile(fileobj=file) as plain:
-            yield cast(BinaryIO, plain)
+        with gzip.GzipFile(fileobj=file) as content:
+            yield cast(BinaryIO, content)
     elif compression == "zst":
         yield io.BufferedReader(_Frames(io.BufferedReader(cast(io.RawIOBase, file), 1 << 20)), 1 << 20)
     else:
@@ -124,14 +109,14 @@ def unpacked(file: BinaryIO, compression: str) -> Iterator[BinaryIO]:
 def packed(file: Any, compression: str) -> Iterator[Any]:
     """Yield a writer that compresses. The same content gives the same bytes."""
     if module := _STANDARD.get(compression):
-        with module.open(file, "wb") as plain:
-            yield plain
+        with module.open(file, "wb") as content:
+            yield content
     elif compression == "gz":
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as plain:
-            yield plain
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as content:
+            yield content
     elif compression == "zst":
-        with _zstandard().ZstdCompressor(_ZSTD_LEVEL, write_checksum=True).stream_writer(file, closefd=False) as plain:
-            yield plain
+        with _zstandard().ZstdCompressor(_ZSTD_LEVEL, write_checksum=True).stream_writer(file, closefd=False) as content:
+            yield content
     else:
         yield file
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from txport.runtime.errors import InputError, TxportError
 from txport.runtime.files import io_failure
+from txport.runtime.text.plain import PEEK, check_content
 
 _CHUNK = 1 << 16
 # Maximum number of lines of a window. A window is translated together, so it must have enough lines to sort them by
@@ -96,7 +97,7 @@ def open_text(path: Path) -> Iterator[int]:
     """Open a file for reading and yield its descriptor.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or it is compressed or binary.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -104,6 +105,8 @@ def open_text(path: Path) -> Iterator[int]:
         raise io_failure(error, f"{path} cannot be read: {error.strerror}") from error
     try:
         check_file(path)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            check_content(str(path), os.pread(descriptor, PEEK, 0))
         yield descriptor
     finally:
         os.close(descriptor)

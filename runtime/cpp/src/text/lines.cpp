@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <iterator>
 #include <system_error>
 
 #include "errors.hpp"
+#include "text/plain.hpp"
 
 namespace txport::core {
 
@@ -44,6 +46,16 @@ std::string read_all(int descriptor) {
 InputFile::InputFile(const std::string& path)
     : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {  // NOLINT(cppcoreguidelines-pro-type-vararg)
   if (descriptor_ < 0) fail(path + " cannot be read", errno);
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) return;
+  std::array<char, kPeek> first{};
+  const ssize_t count = ::pread(descriptor_, first.data(), first.size(), 0);
+  try {
+    check_content(path, {first.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0))});
+  } catch (const InputError&) {
+    ::close(descriptor_);
+    throw;
+  }
 }
 
 InputFile::~InputFile() { ::close(descriptor_); }
@@ -52,6 +64,7 @@ void InputFile::check(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0 || ::access(path.c_str(), R_OK) != 0) fail(path + " cannot be read", errno);
   if (S_ISDIR(status.st_mode)) throw InputError(path + " is a directory: give a text file");
+  check_name(path);
 }
 
 std::vector<std::string> Windows::next() {

@@ -21,7 +21,7 @@ inline constexpr std::size_t kFirstLines = 32;
 // A file that is open for reading.
 class InputFile {
  public:
-  // Throws InputError: the file cannot be read.
+  // Throws InputError: the file cannot be read, or it is compressed or binary.
   explicit InputFile(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -29,7 +29,8 @@ class InputFile {
 
   int descriptor() const { return descriptor_; }
 
-  // Check that a file can be read without opening it, since a named pipe can be opened only once. Throws InputError.
+  // Check that a file can be read, and its name, without opening it, since a named pipe can be opened only once. Throws
+  // InputError.
   static void check(const std::string& path);
 
  private:
