@@ -2,6 +2,7 @@
 
 import io
 import json
+import struct
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from txport.runtime.bundle.protobuf import field
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import BundleError, EngineError, InputError, TxportError
 from txport.runtime.text.sides import FromTokenizers, Pieces
@@ -228,3 +230,13 @@ def test_a_panic_of_tokenizers_is_an_error_of_ours(name: str, tmp_path: Path, mo
     file.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model, **changes}))
     with pytest.raises(kind, match="copy or export the bundle again"):
         FromTokenizers(file).encode("x" * 40)
+
+
+def test_a_piece_that_is_not_utf8_is_an_error_of_ours(tmp_path: Path) -> None:
+    pieces = json.loads((Path(__file__).parents[2] / "data/hostile_pieces.json").read_bytes())
+    file = tmp_path / "x.model"
+    piece = field(1, b"\xc3") + b"\x15" + struct.pack("<f", -1.0)
+    file.write_bytes(bytes.fromhex(pieces["model"]) + field(1, piece))
+    side = Pieces(file)
+    with pytest.raises(EngineError, match=r"SentencePiece failed to decode ids .*copy or export the bundle again"):
+        side.piece(side.size - 1)
