@@ -56,7 +56,8 @@ def nearest(name: str, names: Iterable[str], otherwise: str = "there are") -> st
     from difflib import get_close_matches  # takes 1 MB, and is needed for mistakes only
 
     known_names = list(names)
-    matches = get_close_matches(name, known_names, 1)
+    # A comparison takes a second for a name of a million characters. Longer names are not similar to any.
+    matches = get_close_matches(name, known_names, 1) if len(name) <= 4 * max(map(len, known_names), default=0) else []
     if matches:
         return f"did you mean {matches[0]}?"
     return f"{otherwise} {', '.join(known_names)}"

@@ -21,7 +21,7 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     offset = 0
     while offset < len(message):
         start = offset
-        tag, offset = _read_varint(message, offset)
+        tag, offset = _read_tag(message, offset)
         value = b""
         if tag & 7 == _BYTES:
             size, offset = _read_varint(message, offset)
@@ -46,7 +46,7 @@ def field_at(message: bytes, offset: int) -> tuple[int, Any, int]:
     Raises:
         ValueError: the message cannot be read.
     """
-    tag, offset = _read_varint(message, offset)
+    tag, offset = _read_tag(message, offset)
     kind = tag & 7
     value: bytes | int = b""
     if kind in (_BYTES, _NUMBER):
@@ -81,6 +81,14 @@ def tagged(message: bytes) -> list[tuple[int, Any]]:
             tag, value, offset = field_at(message, offset)
             pairs.append((tag, value))
     return pairs
+
+
+def _read_tag(message: bytes, offset: int) -> tuple[int, int]:
+    """Return a tag, and the position of the byte after it. Parsers truncate longer tags to other tags of 32 bits."""
+    tag, offset = _read_varint(message, offset)
+    if tag >> 32:
+        raise ValueError(f"a field has the number {tag >> 3}")
+    return tag, offset
 
 
 def _read_varint(message: bytes, offset: int) -> tuple[int, int]:

@@ -115,7 +115,9 @@ def packed(file: Any, compression: str) -> Iterator[Any]:
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as content:
             yield content
     elif compression == "zst":
-        with _zstandard().ZstdCompressor(_ZSTD_LEVEL, write_checksum=True).stream_writer(file, closefd=False) as content:
+        with (
+            _zstandard().ZstdCompressor(_ZSTD_LEVEL, write_checksum=True).stream_writer(file, closefd=False) as content
+        ):
             yield content
     else:
         yield file

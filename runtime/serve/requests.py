@@ -157,7 +157,7 @@ def translation_request(fields: Mapping[str, Any], settings: ServiceSettings) ->
         Refusal: 400 for missing fields or wrong types, 413 for too much text, 422 for unsupported features.
     """
     if unknown := sorted(fields.keys() - FIELDS):
-        raise Refusal(400, f"there is no field {unknown[0]!r}: {nearest(unknown[0], sorted(FIELDS))}")
+        raise Refusal(400, f"there is no field {unknown[0][:80]!r}: {nearest(unknown[0], sorted(FIELDS))}")
     q = fields.get("q")
     if not q:
         raise Refusal(400, "q is missing: give a text, or a list of texts")

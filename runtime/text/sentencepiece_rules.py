@@ -19,12 +19,15 @@ MAX_NESTED = 64
 # Maximum number of rules of the table that match at one position (also the size of a buffer), and bytes of a key.
 MAX_RULES = 32
 MAX_KEY_BYTES = 256
+# Maximum bytes that a rule writes. The library's own tables write up to 33, and a text may match at every character.
+MAX_REPLACEMENT_BYTES = 256
 MAX_TABLE_BYTES = 4 << 20
 MAX_BYTES = 256 << 20  # maximum size of a model
 MAX_SPECIAL = 1 << 18  # maximum number of fields that are not plain pieces
 _MAX_VISITS = 4  # maximum average number of visits of a unit of the table; more than 1, as paths may share their ends
 
 _PIECE, _TRAINER, _NORMALIZER, _DENORMALIZER = (number << 3 | 2 for number in (1, 2, 3, 5))
+_UNKNOWN_SURFACE = 44 << 3 | 2  # the text of unknown tokens, in the options of the trainer
 _TEXT = 1 << 3 | 2
 _TABLE = 2 << 3 | 2
 _TYPE = 3 << 3
@@ -113,7 +116,7 @@ def _check_model(model: bytes) -> None:
             continue
         tag, value, position = field_at(model, position)
         special += 1
-        if special > MAX_SPECIAL or tag >> 32:
+        if special > MAX_SPECIAL:
             raise _Refusal("has fields that no trainer writes")
         if tag == _PIECE:
             user_defined += _checked_piece(value)
@@ -131,6 +134,8 @@ def _check_trainer(message: bytes) -> None:
             raise _Refusal("has an unknown algorithm")
         if tag in _NAMES:
             _check_utf8(value)
+        if tag == _UNKNOWN_SURFACE and len(value) > MAX_PIECE_BYTES:
+            raise _Refusal(f"has a text for unknown tokens of more than {MAX_PIECE_BYTES} bytes")
 
 
 def _check_utf8(text: bytes) -> None:
@@ -183,7 +188,7 @@ def _check_table(table: bytes) -> None:
         text.decode()
     except UnicodeDecodeError:
         raise _Refusal("has a normalisation table that writes no UTF-8") from None
-    _Table(units, len(text) if text.endswith(b"\0") else 0).check()
+    _Table(units, text if text.endswith(b"\0") else b"").check()
 
 
 class _Table:
@@ -191,12 +196,13 @@ class _Table:
 
     Args:
         units: int64 `[n]`.
-        text: number of bytes of the replacement texts, which end with NUL.
+        text: the replacement texts, each with NUL at its end.
     """
 
-    def __init__(self, units: Units, text: int) -> None:
+    def __init__(self, units: Units, text: bytes) -> None:
         self._units = units
-        self._text = text
+        self._text = np.frombuffer(text, np.uint8)
+        self._ends = np.flatnonzero(self._text == 0)
         labels = units & _LABELS
         self._offsets = units >> 10 << ((units & 0x200) >> 6)
         places = np.where(labels < 256, np.arange(units.size) ^ labels, -1)
@@ -226,9 +232,7 @@ class _Table:
         """Return the places after these units, without duplicates, and the most rules on a path to each place."""
         places = indices ^ self._offsets[indices]
         matches = self._units[indices] & _LEAF != 0
-        leaves = places[matches]
-        if (leaves >= self._units.size).any() or (self._units[leaves] & _VALUES >= self._text).any():
-            raise _Refusal("has a normalisation table that leads out of itself")
+        self._check_replacements(places[matches])
         rules = rules + matches
         if rules.max() > MAX_RULES:
             raise _Refusal(f"has a normalisation table with more than {MAX_RULES} rules for one place")
@@ -236,3 +240,13 @@ class _Table:
         max_rules = np.zeros(unique.size, np.int64)
         np.maximum.at(max_rules, inverse, rules)
         return unique, max_rules
+
+    def _check_replacements(self, leaves: Units) -> None:
+        """Check the texts that rules write. The library crashes if one begins inside a character."""
+        if (leaves >= self._units.size).any() or (self._units[leaves] & _VALUES >= self._text.size).any():
+            raise _Refusal("has a normalisation table that leads out of itself")
+        starts = self._units[leaves] & _VALUES
+        if (self._text[starts] & 0xC0 == 0x80).any():
+            raise _Refusal("has a normalisation table that writes no UTF-8")
+        if (self._ends[np.searchsorted(self._ends, starts)] - starts > MAX_REPLACEMENT_BYTES).any():
+            raise _Refusal(f"has a normalisation table with a rule that writes more than {MAX_REPLACEMENT_BYTES} bytes")

@@ -74,7 +74,9 @@ class Pieces(TokenizerSide):
             return self._ids(pieces)
         if self._vocabulary is None:
             return list(self._processor.encode(text, out_type=int))
-        return self._vocabulary.ids(self._processor.encode(text, out_type=str))
+        with _wrap_failures("SentencePiece", "encode a text"):
+            pieces = self._processor.encode(text, out_type=str)
+        return self._vocabulary.ids(pieces)
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
         text, gaps = shortened(_valid(text), self._is_unknown)
@@ -84,7 +86,7 @@ class Pieces(TokenizerSide):
     def _pieces(self, text: str) -> list[LocatedPiece]:
         if (pieces := self._segmented(text)) is not None:
             return pieces
-        return read_pieces(self._processor.encode(text, out_type="serialized_proto"), text)
+        return _located_pieces(self._processor, text)
 
     def _segmented(self, text: str) -> list[LocatedPiece] | None:
         """Return the pieces of a text that the library's arithmetic may segment otherwise; None for other texts."""
@@ -118,9 +120,10 @@ class Pieces(TokenizerSide):
         A model's vocabulary may be padded beyond its pieces. Ids from the padding, which an undertrained model can
         choose, leave no text, as special ids do.
         """
-        if self._vocabulary is None:
-            return str(self._processor.decode([int(i) for i in ids if 0 <= i < self.size]))
-        return str(self._processor.decode_pieces(self._vocabulary.pieces(ids)))
+        with _wrap_failures("SentencePiece", "decode ids"):
+            if self._vocabulary is None:
+                return str(self._processor.decode([int(i) for i in ids if 0 <= i < self.size]))
+            return str(self._processor.decode_pieces(self._vocabulary.pieces(ids)))
 
     def split(self, text: str) -> list[str]:
         full_text = _valid(text)
@@ -150,13 +153,15 @@ class Pieces(TokenizerSide):
                     piece = piece.lstrip(" ")
             has_text = has_text or not self._processor.is_control(piece_id)
             pieces.append(piece)
-        return str(self._processor.decode_pieces(pieces))
+        with _wrap_failures("SentencePiece", "decode pieces"):
+            return str(self._processor.decode_pieces(pieces))
 
     def piece(self, token: int) -> str | None:
         if self._vocabulary is None:
-            if token < self.size:
+            if token >= self.size:
+                return None
+            with _wrap_failures("SentencePiece", "decode ids"):
                 return str(self._processor.id_to_piece(token))
-            return None
         return "".join(self._vocabulary.pieces([token])) or None
 
     def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
@@ -203,11 +208,16 @@ def _normalised(processor: sentencepiece.SentencePieceProcessor, text: str) -> N
     return Normalised("".join(part.text for part in parts), [*offsets, len(text)])
 
 
+def _located_pieces(processor: sentencepiece.SentencePieceProcessor, text: str) -> list[LocatedPiece]:
+    with _wrap_failures("SentencePiece", "encode a text"):
+        return read_pieces(processor.encode(text, out_type="serialized_proto"), text)
+
+
 def _normalised_block(processor: sentencepiece.SentencePieceProcessor, text: str) -> Normalised:
     """Return a normalised text, joined from its pieces."""
     parts: list[str] = []
     offsets: list[int] = []
-    for piece in read_pieces(processor.encode(text, out_type="serialized_proto"), text):
+    for piece in _located_pieces(processor, text):
         # A character outside the vocabulary becomes one piece per byte. SentencePiece gives its span to the last one.
         if processor.is_byte(piece.id):
             part = text[piece.begin : piece.end]
@@ -259,13 +269,13 @@ class FromTokenizers(TokenizerSide):
         return self.locate(text)[0]
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
-        with _wrap_panics("encode a text"):
+        with _wrap_failures("tokenizers", "encode a text"):
             encoding = self._tokenizer.encode(_valid(text), add_special_tokens=False)
         return list(encoding.ids), list(encoding.offsets)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without special ones."""
-        with _wrap_panics("decode ids"):
+        with _wrap_failures("tokenizers", "decode ids"):
             return str(self._tokenizer.decode([int(i) for i in ids if i >= 0], skip_special_tokens=True))
 
     def piece(self, token: int) -> str | None:
@@ -327,15 +337,18 @@ def _load(path: File) -> sentencepiece.SentencePieceProcessor:
 
 
 @contextmanager
-def _wrap_panics(what: str) -> Iterator[None]:
-    """Convert exceptions of `tokenizers`. A panic, for example of a damaged file, is not an `Exception`."""
+def _wrap_failures(library: str, what: str) -> Iterator[None]:
+    """Convert exceptions of a library. A panic of `tokenizers` is not an `Exception`.
+
+    SentencePiece raises UnicodeDecodeError for pieces that are not UTF-8.
+    """
     try:
         yield
     except BaseException as error:
         if not is_failure(error):
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise EngineError(f"tokenizers failed to {what} ({reason}): copy or export the bundle again") from error
+        raise EngineError(f"{library} failed to {what} ({reason}): copy or export the bundle again") from error
 
 
 def _valid(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import sentencepiece
-from txport.runtime.bundle.protobuf import field
+from txport.runtime.bundle.protobuf import field, number_field
 
 FILE = Path(__file__).with_name("hostile_pieces.json")
 BLOCK = 256
@@ -69,7 +69,7 @@ def piece(text: bytes, kind: int) -> bytes:
 
 def cases() -> dict[str, tuple[bytes, str]]:
     """What is added to a trained model, and words of the refusal."""
-    out, size = "leads out of itself", "of a wrong size"
+    out, size, fault = "leads out of itself", "of a wrong size", "is not a SentencePiece model"
     root = chain(1)
     root[0] = VALUE | (1 << 21) << 10
     far = chain(1)
@@ -89,6 +89,11 @@ def cases() -> dict[str, tuple[bytes, str]]:
         "no text": (with_table(table(chain(1), b"")), out),
         "no end": (with_table(table(chain(1, end=place(0)))), "rules for one place"),
         "long rules": (with_table(table([unit & ~LEAF for unit in chain(256)])), "whose rules have no end"),
+        "text inside a character": (with_table(table(chain(1, value=1), "é\0".encode())), "writes no UTF-8"),
+        "256 bytes": (with_table(table(chain(1), b"b" * 256 + b"\0")), ""),
+        "257 bytes": (with_table(table(chain(1), b"b" * 257 + b"\0")), "a rule that writes more than 256 bytes"),
+        "unknown tokens": (field(2, field(44, b"?" * 1024)), ""),
+        "long unknown tokens": (field(2, field(44, b"?" * 1025)), "a text for unknown tokens of more than 1024 bytes"),
         "no UTF-8": (with_table(table(chain(1), b"\xff\0")), "writes no UTF-8"),
         "no units": (with_table(table([])), size),
         "odd size": (with_table(table(chain(1), size=1023)), size),
@@ -117,9 +122,15 @@ def cases() -> dict[str, tuple[bytes, str]]:
         "last algorithm": (field(2, b"\x18\x04"), ""),
         "algorithm 0": (field(2, b"\x18\x00"), "an unknown algorithm"),
         "algorithm 5": (field(2, b"\x18\x05"), "an unknown algorithm"),
-        "cut": (b"\x0a\x05", "is not a SentencePiece model"),
-        "group": (b"\x0b\x0c", "is not a SentencePiece model"),
-        "tag of five bytes": (b"\x8a\x80\x80\x80\x10\x00", "fields that no trainer writes"),
+        "cut": (b"\x0a\x05", fault),
+        "group": (b"\x0b\x0c", fault),
+        "tag of five bytes": (b"\x8a\x80\x80\x80\x10\x00", fault),
+        "tag of five bytes in a field": (field(3, b"\x92\x80\x80\x80\x10\x00"), fault),
+        "kind of more than 32 bits": (
+            b"".join(field(1, field(1, b"x" * n) + number_field(3, 4 + (1 << 32))) for n in range(1, 66)),
+            "a piece of an unknown type",
+        ),
+        "half of a character": (piece(b"\xc3", 4), "a piece that is not UTF-8"),
     }
 
 

@@ -76,6 +76,27 @@ def test_no_body_takes_long(name: str) -> None:
     assert next(calls) < 10_000 and time.thread_time() - start < 10
 
 
+@pytest.mark.parametrize(
+    "fields", [{"q": "a", "x" * MEBIBYTE: 1}, {"q": "a", "model": "x" * MEBIBYTE}], ids=["field", "model"]
+)
+def test_no_wrong_name_takes_long(fields: dict[str, object]) -> None:
+    """A comparison of a long name with the known ones took a second, on the event loop."""
+    from txport.runtime.serve.errors import Refusal
+    from txport.runtime.serve.models import Model, Models
+    from txport.runtime.serve.requests import translation_request
+    from txport.runtime.serve.settings import ServiceSettings
+
+    models = Models([Model.read(PAIR)], None, lambda _: pytest.fail("opens no bundle"))
+    calls = itertools.count()
+    sys.setprofile(lambda *_: next(calls))
+    try:
+        with pytest.raises(Refusal) as refused:
+            models.choose(translation_request(fields, ServiceSettings()).model, "", "")
+    finally:
+        sys.setprofile(None)
+    assert next(calls) < 10_000 and len(refused.value.sentence) < 1000
+
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"), max_size=40)
 
 

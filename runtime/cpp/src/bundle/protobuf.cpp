@@ -25,6 +25,7 @@ std::optional<Field> Fields::next() {
   if (rest_.empty()) return std::nullopt;
   const std::string_view before = rest_;
   const std::uint64_t key = varint();
+  if (key >> 32U != 0) refuse();  // parsers truncate it to the tag of another field
   Field field{key, key >> 3U, 0, {}, {}};
   switch (key & 7U) {
     case kVarint:

@@ -23,11 +23,13 @@ constexpr std::size_t kMaxNested = 64;
 // size.
 constexpr std::uint32_t kMaxRules = 32;
 constexpr std::size_t kMaxKeyBytes = 256;
+constexpr std::size_t kMaxReplacementBytes = 256;  // bytes that a rule writes; 33 in the library's own tables
 constexpr std::size_t kMaxTableBytes = std::size_t{4} << 20U;
 constexpr std::size_t kMaxVisits = 4;  // average visits per unit of the table; paths may share suffixes
 // Tags of sentencepiece_model.proto.
 constexpr std::uint64_t kPiece = 1U << 3U | 2U;
 constexpr std::uint64_t kTrainer = 2U << 3U | 2U;
+constexpr std::uint64_t kUnknownSurface = 44U << 3U | 2U;
 constexpr std::uint64_t kNormalizer = 3U << 3U | 2U;
 constexpr std::uint64_t kDenormalizer = 5U << 3U | 2U;
 constexpr std::uint64_t kText = 1U << 3U | 2U;
@@ -47,7 +49,8 @@ constexpr std::uint64_t kLastName = 48;
 // the label c.
 class Table {
  public:
-  Table(std::vector<std::uint32_t> units, std::size_t text) : units_(std::move(units)), text_(text) {}
+  // `text` contains the replacement texts, each with NUL at its end.
+  Table(std::vector<std::uint32_t> units, std::string_view text) : units_(std::move(units)), text_(text) {}
 
   // Follow all paths, byte by byte. For each node, track the maximum number of rules that match on a path to it.
   void check() const {
@@ -65,10 +68,23 @@ class Table {
 
  private:
   std::vector<std::uint32_t> units_;
-  std::size_t text_;  // size of the replacement texts, including the final NUL
+  std::string_view text_;
 
   static std::size_t offset(std::uint32_t unit) {
     return static_cast<std::size_t>(unit >> 10U) << ((unit & 0x200U) >> 6U);
+  }
+
+  // Check the text that a rule writes. The library crashes if it begins inside a character.
+  void check_replacement(std::size_t leaf) const {
+    if (leaf >= units_.size() || (units_[leaf] & 0x7FFFFFFFU) >= text_.size()) refuse_outside();
+    const std::size_t start = units_[leaf] & 0x7FFFFFFFU;
+    if ((static_cast<unsigned char>(text_[start]) & 0xC0U) == 0x80U) {
+      refuse("a normalisation table that writes no UTF-8");
+    }
+    if (text_.substr(start, kMaxReplacementBytes + 1).find('\0') == std::string_view::npos) {
+      refuse("a normalisation table with a rule that writes more than " + std::to_string(kMaxReplacementBytes) +
+             " bytes");
+    }
   }
 
   // Add the children of a node to `next`, and return their number.
@@ -82,7 +98,7 @@ class Table {
       ++count;
       const std::size_t child = position ^ offset(unit);
       const std::uint32_t matches = rules + (unit >> 8U & 1U);
-      if (matches != rules && (child >= units_.size() || (units_[child] & 0x7FFFFFFFU) >= text_)) refuse_outside();
+      if (matches != rules) check_replacement(child);
       if (matches > kMaxRules) {
         refuse("a normalisation table with more than " + std::to_string(kMaxRules) + " rules for one place");
       }
@@ -108,7 +124,7 @@ void check_table(std::string_view table) {
   }
   const std::string_view text = table.substr(4 + size);
   if (utf8_fault(text)) refuse("a normalisation table that writes no UTF-8");
-  Table(std::move(units), !text.empty() && text.back() == '\0' ? text.size() : 0).check();
+  Table(std::move(units), !text.empty() && text.back() == '\0' ? text : std::string_view{}).check();
 }
 
 void check_utf8(std::string_view text) {
@@ -141,6 +157,9 @@ void check_trainer(std::string_view message) {
     // What is written for unknown characters, and special pieces.
     const bool is_name = kFirstName <= field->number && field->number <= kLastName;
     if (is_name && field->tag == (field->number << 3U | 2U)) check_utf8(field->bytes);
+    if (field->tag == kUnknownSurface && field->bytes.size() > kMaxPieceBytes) {
+      refuse("a text for unknown tokens of more than " + std::to_string(kMaxPieceBytes) + " bytes");
+    }
   }
 }
 
@@ -162,7 +181,6 @@ void check_nesting(std::vector<std::string_view> defined) {
 void check_sentencepiece(std::string_view model) {
   std::vector<std::string_view> defined;
   for (Fields fields(model, kFault); const auto field = fields.next();) {
-    if (field->tag >> 32U != 0) refuse("fields that no trainer writes");
     if (field->tag == kPiece) check_piece(field->bytes, defined);
     if (field->tag == kTrainer) check_trainer(field->bytes);
     if (field->tag != kNormalizer && field->tag != kDenormalizer) continue;
