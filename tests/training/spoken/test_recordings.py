@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,10 +103,45 @@ def test_parquet_has_the_same(tmp_path: Path) -> None:
     assert isinstance(source, Recording) and np.array_equal(source.vectors, arrays[0]) and text == "one two"
     with pytest.raises(InputError, match=r"train.parquet .*features"):
         read_recordings(tmp_path / "train.parquet", "features", "said")
-    columns["mel"][0] = [[1.0, 2.0], [3.0]]
-    parquet.write_table(pyarrow.table(columns), tmp_path / "ragged.parquet")
-    with pytest.raises(InputError, match="ragged.parquet, row 0, mel is not a list of vectors of one size"):
-        read_recordings(tmp_path / "ragged.parquet", "mel", "said")
+    for wrong in ([[1.0, 2.0], [3.0]], [[1.0, None]], [None, [1.0]], [], None, [[1.0, float("nan")]], [[1e300, 1.0]]):
+        columns["mel"] = [[[1.0, 2.0]], wrong]
+        parquet.write_table(pyarrow.table(columns), tmp_path / "wrong.parquet")
+        with pytest.raises(InputError, match="wrong.parquet, row 1, mel is not a list of vectors of one size"):
+            read_recordings(tmp_path / "wrong.parquet", "mel", "said")
+
+
+@pytest.mark.parametrize("number", ["float64", "float32", "float16", "int16"])
+@pytest.mark.parametrize("outer", ["list", "large", "fixed"])
+def test_types_of_parquet_give_the_same_numbers(number: str, outer: str, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'txport[corpus]'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrays = [np.arange(6, dtype=number).reshape(3, 2), np.ones((1, 2), number)]
+    inner = pyarrow.from_numpy_dtype(number)
+    kinds = {"list": pyarrow.list_(inner), "large": pyarrow.large_list(inner), "fixed": pyarrow.list_(inner, 2)}
+    column = pyarrow.array([list(map(list, each)) for each in arrays], pyarrow.list_(kinds[outer]))
+    parquet.write_table(pyarrow.table({"features": column, "text": ["a", "b"]}), tmp_path / "train.parquet")
+    found = [source.vectors for source, _ in read_recordings(tmp_path / "train.parquet", "features", "text")]
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, arrays, strict=True))
+    assert {each.dtype.name for each in found} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("values", "texts", "message"),
+    [
+        ([[[True]], [[False]]], ["a", "b"], "features has values of list<.*bool>>: give lists of lists of numbers"),
+        ([[["1.5"]], [["2"]]], ["a", "b"], "features has values of list<.*string>>: give lists of lists of numbers"),
+        ([[1.0], [2.0]], ["a", "b"], "features has values of list<.*double>: give lists of lists of numbers"),
+        ([1.0, 2.0], ["a", "b"], "features has values of double: give lists of lists of numbers"),
+        ([[[1.0]], [[2.0]]], [0, 1], "row 0, text is of type int: give text"),
+        ([[[1.0]], [[2.0]]], [["a"], ["b"]], "row 0, text is of type list: give text"),
+    ],
+)
+def test_columns_of_other_types_are_refused(values: list[Any], texts: list[Any], message: str, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'txport[corpus]'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"features": values, "text": texts}), tmp_path / "bad.parquet")
+    with pytest.raises(InputError, match="bad.parquet, " + message):
+        read_recordings(tmp_path / "bad.parquet", "features", "text")
 
 
 def test_files_without_texts_and_recipes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
