@@ -51,9 +51,10 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
     embedding_norm = model.get("layernorm_embedding", True, bool)
     prefix = "decoder.model.decoder"
     norms = {"norm": "pre" if pre_norm else "post", "embedding_norm": embedding_norm}
+    scale = model.get("scale_embedding", False, bool)
     head = {"trocr": "decoder.output_projection.weight"}.get(kind, "decoder.lm_head.weight")
     positions = model.get("max_position_embeddings", kind=int)
-    named = {"external_encoder": options.encoder, "unk_id": _UNK}
+    named = {"external_encoder": options.encoder, "unk_id": _UNK, "scale_embedding": scale}
     ours = _decoder(model, prefix, head, first=OFFSET, max_positions=positions, **named, **norms)
     if kind == "trocr" and not model.get("use_learned_position_embeddings", True, bool):
         table = offset_sinusoids(positions, ours.d_model, ours.pad_id + 1)
@@ -83,6 +84,7 @@ def import_whisper(directory: Path, options: ImportOptions) -> Imported:
         "proj_out.weight",
         norm="pre",
         frame_rate=_WHISPER_RATE,
+        scale_embedding=False,  # Hugging Face does not read the setting of this name
         external_encoder=options.encoder,
         unk_id=model.token("unk_token_id", "eos_token_id"),
         **sizes,
@@ -137,7 +139,6 @@ def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0,
         heads=model.get("decoder_attention_heads", kind=int),
         ffn=model.get("decoder_ffn_dim", kind=int),
         activation=model.activation("activation_function", ACTIVATIONS),
-        scale_embedding=model.get("scale_embedding", False, bool),
         positions="learned",
         tie_projection=tied,
         target_vocabulary=vocabulary,
