@@ -136,13 +136,13 @@ endif
 test-all: test whole-grid cpp-ctest cpp-sanitize cpp-fuzz test-cuda-provider test-onnxruntime test-sentencepiece demo test-processors arm64
 
 # Tests that take one combination of each kind otherwise: every importer through a bundle, a TensorRT engine of every
-# graph, more random texts for tokenizers, a project of its own with all kernels, and the chain of kernels for every
-# architecture of GPUs.
+# graph, more random texts for tokenizers, the whole recipe of spoken digits, a project of its own with all kernels, and
+# the chain of kernels for every architecture of GPUs.
 whole-grid: fused cpp-build
 	@$(call stage,whole-grid,PATH=$(CURDIR)/$(VENV)/bin:$$PATH TXPORT_WHOLE_GRID=1 TXPORT_CPP_BUILD=$(CURDIR)/$(CPP)/release \
 	  ONNXRUNTIME_ROOT=$(CPP_ONNXRUNTIME) python -m pytest $(SIDE_BY_SIDE) \
 	  tests/models/importers tests/exporter/engines/test_building.py tests/exporter/test_fused.py \
-	  tests/cpp/test_runtime_cpp.py tests/cpp/text/test_tokenizers_cpp.py \
+	  tests/cpp/test_runtime_cpp.py tests/cpp/text/test_tokenizers_cpp.py tests/training/spoken/test_recordings.py \
 	  tests/gpu/chain/test_compilers.py)
 
 lint: $(VENV)/.ready

@@ -97,12 +97,24 @@ def check_vectors(vectors: Any, size: int, maximum: int, what: str) -> npt.NDArr
         raise InputError(f"{what} has the shape {list(array.shape)}: this bundle reads [vectors, {size}]")
     if not 1 <= len(array) <= maximum:
         raise InputError(f"{what} has {len(array)} vectors: give 1 to {maximum}, as many as this bundle takes")
-    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused below
-        result = np.ascontiguousarray(array, np.float32)
-    if not np.isfinite(result).all():
-        row = int(np.flatnonzero(~np.isfinite(result).all(axis=1))[0])
+    result = float32(array)
+    if (row := first_not_finite(result)) is not None:
         raise InputError(f"{what} has NaN or infinity in vector {row}, counted from 0: give finite numbers")
     return result
+
+
+def float32(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Return real numbers as a contiguous array of float32. Numbers beyond its range become infinite."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, np.float32)
+
+
+def first_not_finite(vectors: npt.NDArray[np.float32]) -> int | None:
+    """Return the row of the first vector with NaN or infinity; None if all are finite."""
+    rows = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(rows):
+        return int(rows[0])
+    return None
 
 
 def check_lengths(max_length: int | None, min_length: int, prefix_length: int, maximum: int) -> None:

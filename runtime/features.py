@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from txport.runtime.arguments import first_not_finite, float32
 from txport.runtime.errors import InputError
 from txport.runtime.files import new_file
 
@@ -52,7 +54,7 @@ def read_features(file: Path, size: int | None = None) -> FeatureFile:
         raise InputError(f"{file} is not an .npz archive of {LAYOUT} ({error})") from None
     if fault := _fault(arrays_by_name, size):
         raise InputError(f"{file} {fault}: give {LAYOUT}")
-    vectors = arrays_by_name["features"].astype(np.float32)
+    vectors = float32(arrays_by_name["features"])
     ends = np.cumsum(arrays_by_name["lengths"])
     arrays = [
         vectors[end - length : end]
@@ -70,7 +72,7 @@ def write_features(file: Path, arrays: Sequence[Vectors], texts: Sequence[str] =
         np.savez(output, **members)  # type: ignore[arg-type]
 
 
-def _fault(arrays_by_name: dict[str, npt.NDArray[np.generic]], size: int | None) -> str:
+def _fault(arrays_by_name: dict[str, npt.NDArray[Any]], size: int | None) -> str:
     """Return the fault of the arrays of a file, or an empty string."""
     for name in ("features", "lengths"):
         if name not in arrays_by_name:
@@ -78,16 +80,20 @@ def _fault(arrays_by_name: dict[str, npt.NDArray[np.generic]], size: int | None)
     features = arrays_by_name["features"]
     lengths = arrays_by_name["lengths"]
     texts = arrays_by_name.get("texts")
-    if features.ndim != 2 or features.dtype.kind not in "fiu":
+    if features.ndim != 2 or not features.shape[1] or features.dtype.kind not in "fiu":
         return f"has 'features' of {features.dtype} and the shape {list(features.shape)}"
     if size is not None and features.shape[1] != size:
         return f"has vectors of {features.shape[1]} numbers, but the model reads {size}"
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not len(lengths) or int(lengths.min()) < 1:
         return "has 'lengths' that are not a list of positive whole numbers"
-    if int(lengths.sum()) != len(features):
-        return f"has {len(features)} vectors, but lengths of {int(lengths.sum())}"
-    if not np.isfinite(features).all():
-        return "has NaN or infinity among its vectors"
+    total = sum(lengths.tolist())  # NumPy's sum wraps around
+    if total != len(features):
+        return f"has {len(features)} vectors, but lengths of {total}"
+    if (row := first_not_finite(float32(features))) is not None:
+        return f"has NaN or infinity in vector {row}, counted from 0"
     if texts is not None and (texts.ndim != 1 or texts.dtype.kind != "U" or len(texts) != len(lengths)):
         return f"has 'texts' that are not one string for each of {len(lengths)} sources"
+    for number, text in enumerate(texts if texts is not None else ()):
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            return f"has a text that is not valid Unicode, {number} counted from 0"
     return ""

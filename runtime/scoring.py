@@ -56,8 +56,11 @@ class Scorer:
 
         Raises:
             BundleError: the bundle has no graph for an option.
-            InputError: unknown tokens cannot be replaced, because the tokenizer has no unknown token.
+            InputError: unknown tokens cannot be replaced, because the source is vectors, or the tokenizer has no
+                unknown token.
         """
+        if options.replace_unknowns and self._manifest.model.feature_size is not None:
+            raise InputError("replace_unknowns copies words of a text, and this bundle reads vectors: leave it out")
         kind = self._manifest.tokenizer.kind
         if options.replace_unknowns and kind != "sentencepiece":
             raise InputError(

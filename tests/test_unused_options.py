@@ -29,7 +29,6 @@ CASES = [
     ((training, "tx-shortlist", BUNDLE, "--no-check"), "--check-source=text", "with --no-check"),
     ((training, "tx-shortlist", BUNDLE, "--no-check"), "--max-loss=3", "with --no-check"),
     ((models, "tx-import", "model", "-o", "new", "--no-tokenizer"), "--vocabulary=.", "with --no-tokenizer"),
-    ((models, "tx-import", "model", "-o", "new", "--no-tokenizer"), "--source-language=en", "with --no-tokenizer"),
     (
         (training, "tx-train", "--recipe", "tiny", "-o", "new"),
         "--data=.",

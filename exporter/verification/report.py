@@ -201,11 +201,26 @@ class WeightsReport:
 
 @dataclass(frozen=True)
 class EngineIdentity:
-    """Number of inputs whose ids are Hugging Face's, by greedy search and by beam search, with one engine."""
+    """Number of inputs whose ids are Hugging Face's, by greedy search and by beam search, with one engine.
+
+    Attributes:
+        engine: its name.
+        greedy_identical, beams_identical: inputs with the same ids.
+        greedy_ties, beams_ties: inputs with other ids, which Hugging Face also chooses if its results are rounded
+            differently.
+    """
 
     engine: str
     greedy_identical: int
     beams_identical: int
+    greedy_ties: int
+    beams_ties: int
+
+    @property
+    def ties(self) -> str:
+        """The ties in words; empty if there are none."""
+        total = self.greedy_ties + self.beams_ties
+        return f"; {plural(total, 'other')} with other roundings of Hugging Face" if total else ""
 
 
 @dataclass(frozen=True)
@@ -234,7 +249,7 @@ class OriginalReport:
         return [
             f"{each.engine}: ids of {each.greedy_identical} of {plural(self.inputs, 'input')} by greedy search, and of "
             f"{each.beams_identical} with {self.beam} beams, are those of Hugging Face's {self.model} for the same "
-            f"encoder states ({self.origin})"
+            f"encoder states ({self.origin}){each.ties}"
             for each in self.engines
         ]
 

@@ -52,6 +52,9 @@ _ENDINGS = (".json", ".npz", ".bin", ".argosmodel", ".zip", ".pt", ".pth", ".saf
     help="Name of the encoder whose states the decoder reads, for whisper and vision. Checkpoint, manifest and model "
     "card contain it. [default: SOURCE]",
 )
+@click.option(
+    "--timestamps", is_flag=True, help="Let outputs of whisper contain its tokens of times, such as <|0.00|>."
+)
 @click.option("--force", is_flag=True, help="Replace an existing checkpoint.")
 def main(
     source: str,
@@ -65,6 +68,7 @@ def main(
     adapter: Path | None,
     allow_pickle: bool,
     encoder: str | None,
+    timestamps: bool,
     force: bool,
 ) -> None:
     """Import SOURCE as a checkpoint for tx-export. SOURCE is a directory, a file or a model id of the Hugging Face hub.
@@ -76,7 +80,7 @@ def main(
         check_kind(Path(source), "model")
     else:
         check_repository(source)
-    refuse_unused(no_tokenizer, "with --no-tokenizer", "source_language", "vocabulary")
+    refuse_unused(no_tokenizer, "with --no-tokenizer", "vocabulary")
     check_target(output, force, "config.json")
     check_writable(output)
     _check(source, kind, vocabulary, adapter, heads)
@@ -85,9 +89,20 @@ def main(
         from txport.models.importers.imported import ImportOptions, write_imported
 
     options = ImportOptions(
-        not no_tokenizer, source_language, target_language, vocabulary, heads, adapter, allow_pickle, encoder
+        not no_tokenizer,
+        source_language,
+        target_language,
+        vocabulary,
+        heads,
+        adapter,
+        allow_pickle,
+        encoder,
+        timestamps,
     )
     imported = import_model(source, kind, options)
+    if imported.kind != "whisper":  # whose prompt is ids
+        refuse_unused(no_tokenizer, "with --no-tokenizer", "source_language")
+        refuse_unused(timestamps, f"with a model of {imported.kind}", "timestamps")
     if encoder is not None and not imported.config.reads_states:
         raise InputError(f"--encoder {encoder} has no effect: {source} ({imported.kind}) has an encoder; leave it out")
     for note in imported.notes:

@@ -68,6 +68,10 @@ class HuggingFaceModel(Settings):
         """Return a generation setting, or None."""
         return self._generation.get(name)
 
+    def drop_setting(self, name: str) -> None:
+        """Remove a generation setting that the importer has applied."""
+        self._generation.pop(name, None)
+
     def token(self, *names: str) -> int:
         """Return the id of a special token, from the first of these fields that exists. If it is a list, the first id.
 

@@ -31,6 +31,7 @@ class ImportOptions:
         adapter: directory of a LoRA adapter to merge into a Hugging Face model.
         pickles: accept repositories whose weights exist only as PyTorch files, which are pickles.
         encoder: name of the external encoder, for a model of encoder states; None: the name of the source.
+        timestamps: whether outputs of Whisper contain tokens of times.
     """
 
     tokenizer: bool = True
@@ -41,6 +42,7 @@ class ImportOptions:
     adapter: Path | None = None
     pickles: bool = False
     encoder: str | None = None
+    timestamps: bool = False
 
 
 @dataclass(frozen=True)

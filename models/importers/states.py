@@ -5,6 +5,7 @@ arXiv:2308.13418) are vision encoders before a decoder of BART's family, and Whi
 arXiv:2212.04356) has a pre-norm decoder without key biases. The input is the last hidden states of the encoder.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from txport.models.importers.imported import Imported, ImportOptions, TokenizerP
 from txport.models.importers.layers import FAIRSEQ, OFFSET, map_layers, offset_sinusoids
 from txport.models.importers.tokenizers.added_tokens import KEEPS_SPACES
 from txport.models.importers.tokenizers.byte_level import byte_level_tokenizer
+from txport.models.importers.tokenizers.languages import refuse_languages
 from txport.models.importers.tokenizers.multilingual import SPM, SharedTokenizer, described, sentencepiece_files
 from txport.models.importers.tokenizers.t5 import json_sentencepiece, sentencepiece_parts, without_special
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription, TokenizerFiles
@@ -33,6 +35,7 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
     Raises:
         CheckpointError: something is missing, damaged or not supported.
     """
+    refuse_languages(options, directory)
     model = HuggingFaceModel(directory, options.adapter)
     decoder = model.get("decoder", kind=dict)
     kind = decoder.get("model_type")
@@ -48,9 +51,10 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
     embedding_norm = model.get("layernorm_embedding", True, bool)
     prefix = "decoder.model.decoder"
     norms = {"norm": "pre" if pre_norm else "post", "embedding_norm": embedding_norm}
+    scale = model.get("scale_embedding", False, bool)
     head = {"trocr": "decoder.output_projection.weight"}.get(kind, "decoder.lm_head.weight")
     positions = model.get("max_position_embeddings", kind=int)
-    named = {"external_encoder": options.encoder, "unk_id": _UNK}
+    named = {"external_encoder": options.encoder, "unk_id": _UNK, "scale_embedding": scale}
     ours = _decoder(model, prefix, head, first=OFFSET, max_positions=positions, **named, **norms)
     if kind == "trocr" and not model.get("use_learned_position_embeddings", True, bool):
         table = offset_sinusoids(positions, ours.d_model, ours.pad_id + 1)
@@ -61,7 +65,7 @@ def import_vision(directory: Path, options: ImportOptions) -> Imported:
         model.plan.affine("decoder_norm", f"{prefix}.layer_norm")
     _fold_bridge(model, ours)
     tokenizer = _tokenizer(model, ours, options).beginning_with(model.forced_start(ours.target_vocabulary))
-    return _imported("vision", model, ours, tokenizer, options)
+    return _imported("vision", model, ours, tokenizer)
 
 
 def import_whisper(directory: Path, options: ImportOptions) -> Imported:
@@ -80,13 +84,24 @@ def import_whisper(directory: Path, options: ImportOptions) -> Imported:
         "proj_out.weight",
         norm="pre",
         frame_rate=_WHISPER_RATE,
+        scale_embedding=False,  # Hugging Face does not read the setting of this name
         external_encoder=options.encoder,
         unk_id=model.token("unk_token_id", "eos_token_id"),
         **sizes,
     )
     model.plan.affine("decoder_norm", f"{model.prefix}decoder.layer_norm")
-    tokenizer = _tokenizer(model, ours, options).beginning_with(_task(model, options), prompt=True)
-    return _imported("whisper", model, ours, tokenizer, options)
+    tokenizer = _tokenizer(model, ours, options).beginning_with(_prompt(model, options), prompt=True)
+    imported = _imported("whisper", model, ours, tokenizer)
+    suppressed = imported.generation.suppress or ()
+    last = model.generation("no_timestamps_token_id")
+    if _has_times(model, options) and isinstance(last, int) and last not in suppressed:
+        return replace(imported, generation=replace(imported.generation, suppress=(*suppressed, last)))
+    return imported
+
+
+def _has_times(model: HuggingFaceModel, options: ImportOptions) -> bool:
+    """Return whether outputs contain Whisper's tokens of times."""
+    return options.timestamps or bool(model.generation("return_timestamps"))
 
 
 def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0, **fields: Any) -> Config:
@@ -124,7 +139,6 @@ def _decoder(model: HuggingFaceModel, prefix: str, head: str, *, first: int = 0,
         heads=model.get("decoder_attention_heads", kind=int),
         ffn=model.get("decoder_ffn_dim", kind=int),
         activation=model.activation("activation_function", ACTIVATIONS),
-        scale_embedding=model.get("scale_embedding", False, bool),
         positions="learned",
         tie_projection=tied,
         target_vocabulary=vocabulary,
@@ -150,31 +164,78 @@ def _fold_bridge(model: HuggingFaceModel, config: Config) -> None:
             plan.put(f"{name}.bias", torch.mv(matrix, bias) + shift, before.origin)
 
 
-def _task(model: HuggingFaceModel, options: ImportOptions) -> tuple[int, ...]:
-    """Return the ids that Whisper's outputs begin with: language, task and the token for no timestamps.
+def _prompt(model: HuggingFaceModel, options: ImportOptions) -> tuple[int, ...]:
+    """Return the ids that Whisper's outputs begin with, as `generate` chooses them: language, task, no timestamps.
+
+    The ids are empty, with a note, if `generate` would detect the language.
 
     Raises:
-        InputError: the model does not have the language.
+        InputError: the model does not have the language or the task.
     """
     languages = model.generation("lang_to_id") or {}
-    if options.source_language is None:
-        forced = [token for _, token in sorted(model.generation("forced_decoder_ids") or ())]
-        if languages or None in forced:  # Hugging Face detects the language of each input
-            model.notes.append(
-                "no language is set: give --source-language, or begin each output with the ids of language, task and "
-                "<|notimestamps|> (option prefix)"
-            )
-            return ()
-        return tuple(token for token in forced if isinstance(token, int))
-    name = f"<|{options.source_language}|>"
-    if name not in languages:
-        language_names = ", ".join(sorted(each.strip("<|>") for each in languages)) or "none"
-        raise InputError(
-            f"--source-language {options.source_language} is not one of this model: there are {language_names}"
+    language = _language(model, options, languages)
+    task = _task(model, options, language)
+    ids: list[int | None] = []
+    if language is not None:
+        ids = [languages[language]]
+        task = task or "transcribe"
+    elif task is None:
+        forced = model.generation("forced_decoder_ids") or model.fields.get("forced_decoder_ids") or ()
+        ids = [token for _, token in sorted(forced)]
+    if languages and (not ids or ids[0] is None):
+        model.notes.append(
+            "no language is set: give --source-language, or begin each output with the ids of language, task and "
+            "<|notimestamps|> (option prefix)"
         )
+        return ()
+    ids.append((model.generation("task_to_id") or {}).get(task))
+    model.drop_setting("forced_decoder_ids")
     last = model.generation("no_timestamps_token_id")
-    tasks = model.generation("task_to_id") or {}
-    return tuple(each for each in (languages[name], tasks.get("transcribe"), last) if isinstance(each, int))
+    ids = [token for token in ids if token not in (None, last)]
+    if not _has_times(model, options):
+        ids.append(last)
+    return tuple(token for token in ids if isinstance(token, int))
+
+
+def _language(model: HuggingFaceModel, options: ImportOptions, languages: dict[str, int]) -> str | None:
+    """Return the token of the language, from the option or from generation_config.json; None if neither sets one.
+
+    Raises:
+        InputError: the model does not have it.
+    """
+    name = options.source_language or model.generation("language")
+    if name is None or name in languages:
+        return name
+    token = f"<|{name}|>"
+    if token not in languages:
+        origin = "--source-language" if options.source_language else f"{model.generation_file}: language"
+        names = ", ".join(sorted(each.strip("<|>") for each in languages)) or "none"
+        raise InputError(
+            f"{origin} {name} is not one of this model: there are {names}; choose one with --source-language"
+        )
+    return token
+
+
+def _task(model: HuggingFaceModel, options: ImportOptions, language: str | None) -> str | None:
+    """Return the name of the task, from the target language or from generation_config.json; None if neither sets one.
+
+    Raises:
+        InputError: the model does not translate to the target language.
+    """
+    target = options.target_language
+    if target is None:
+        task: str | None = model.generation("task")
+        return task
+    if language is None:
+        raise InputError(f"--target-language {target} needs --source-language, the spoken language")
+    if language == f"<|{target}|>":
+        return "transcribe"
+    if target != "en" or "translate" not in (model.generation("task_to_id") or {}):
+        raise InputError(
+            f"--target-language {target} is not one of this model: it transcribes"
+            + (", or translates to en" if target != "en" else "")
+        )
+    return "translate"
 
 
 def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) -> TokenizerParts:
@@ -201,9 +262,7 @@ def _tokenizer(model: HuggingFaceModel, ours: Config, options: ImportOptions) ->
     return described(tokenizer, (), (ours.eos_id,), (), None)
 
 
-def _imported(
-    kind: str, model: HuggingFaceModel, ours: Config, tokenizer: TokenizerParts, options: ImportOptions
-) -> Imported:
+def _imported(kind: str, model: HuggingFaceModel, ours: Config, tokenizer: TokenizerParts) -> Imported:
     model.plan.check(ours)
     model.notes.append(
         f"the encoder is {ours.external_encoder}: run it with the library of your choice, and give its last hidden "

@@ -25,7 +25,7 @@ from txport.runtime.serve.keys import Keys
 from txport.runtime.serve.languages import name_of
 from txport.runtime.serve.logs import log
 from txport.runtime.serve.observer import METRICS, Guard, Observer
-from txport.runtime.serve.requests import TranslationRequest, array_of, fields_of, translation_request
+from txport.runtime.serve.requests import TranslationRequest, array_of, feature_request, fields_of, translation_request
 from txport.runtime.serve.service import Record, Service, event
 from txport.runtime.serve.settings import ServiceSettings
 
@@ -181,10 +181,10 @@ class Routes:
         key, body = await self._body(request)
         key = key or request.query_params.get("api_key", "")
         self._keys.check(key)
+        model, alignments = feature_request(request.query_params)
         array = await asyncio.to_thread(array_of, body, request.headers.get("Content-Type", ""))
         client = key or _host(request)
-        parameters = request.query_params.get("model", ""), request.query_params.get("alignments") == "true"
-        work = self._service.features(array, *parameters, client, request.scope["record"])
+        work = self._service.features(array, model, alignments, client, request.scope["record"])
         answer = await unless_gone(request.receive, work)
         return Response(json.dumps(answer, ensure_ascii=False).encode(), media_type="application/json")
 

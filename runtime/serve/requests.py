@@ -16,6 +16,8 @@ from txport.runtime.serve.settings import ServiceSettings
 
 # All fields of a request. LibreTranslate's clients send `secret`, which this server ignores.
 FIELDS = frozenset("q source target model format api_key alternatives stream alignments secret".split())
+# Fields in the URL of a request of feature vectors.
+FEATURE_FIELDS = frozenset("model alignments api_key".split())
 _TEXT_FIELDS = "source, target, model, format and api_key are text"
 # Larger than the number of fields of any valid request.
 _MAX_FIELDS = 100
@@ -156,8 +158,7 @@ def translation_request(fields: Mapping[str, Any], settings: ServiceSettings) ->
     Raises:
         Refusal: 400 for missing fields or wrong types, 413 for too much text, 422 for unsupported features.
     """
-    if unknown := sorted(fields.keys() - FIELDS):
-        raise Refusal(400, f"there is no field {unknown[0][:80]!r}: {nearest(unknown[0], sorted(FIELDS))}")
+    _check_names(fields, FIELDS)
     q = fields.get("q")
     if not q:
         raise Refusal(400, "q is missing: give a text, or a list of texts")
@@ -184,6 +185,21 @@ def translation_request(fields: Mapping[str, Any], settings: ServiceSettings) ->
     )
     _check(parsed, words["format"], settings)
     return parsed
+
+
+def feature_request(fields: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the model's name, or "", and whether to add alignments, from the URL of a request of feature vectors.
+
+    Raises:
+        Refusal: 400 for an unknown field or value.
+    """
+    _check_names(fields, FEATURE_FIELDS)
+    return fields.get("model", ""), _flag(fields.get("alignments"), "alignments")
+
+
+def _check_names(fields: Mapping[str, Any], names: frozenset[str]) -> None:
+    if unknown := sorted(fields.keys() - names):
+        raise Refusal(400, f"there is no field {unknown[0][:80]!r}: {nearest(unknown[0], sorted(names))}")
 
 
 def _check(parsed: TranslationRequest, form: str, settings: ServiceSettings) -> None:

@@ -174,7 +174,12 @@ def test_held_out_vectors_of_a_checkpoint_and_a_file_are_samples(tmp_path: Path)
         ({"lengths": np.array([5, 0])}, "has 'lengths' that are not a list of positive whole numbers"),
         ({"features": np.ones((5, 2, 2))}, r"has 'features' of float64 and the shape \[5, 2, 2\]"),
         ({"features": np.array([["a"] * 4] * 5)}, "has 'features' of <U1"),
-        ({"features": np.full((5, 4), np.nan)}, "has NaN or infinity among its vectors"),
+        ({"features": np.ones((5, 0))}, r"has 'features' of float64 and the shape \[5, 0\]"),
+        ({"features": np.diag([1.0, 1.0, np.nan, 1.0, 1.0])[:, :4]}, "has NaN or infinity in vector 2, counted from 0"),
+        ({"features": np.full((5, 4), 1e300)}, "has NaN or infinity in vector 0, counted from 0"),
+        ({"lengths": np.array([2**62] * 4 + [5])}, "has 5 vectors, but lengths of 18446744073709551621"),
+        ({"lengths": np.array([2**63, 2**63 + 5], np.uint64)}, "has 5 vectors, but lengths of 18446744073709551621"),
+        ({"texts": np.array(["a", "\ud800"])}, "has a text that is not valid Unicode, 1 counted from 0"),
         ({"texts": np.array(["one"])}, "has 'texts' that are not one string for each of 2 sources"),
     ],
 )

@@ -63,6 +63,11 @@ def mbart(directory: Path, hidden: int = 32, **changes: Any) -> Any:
     return vision(directory, config, hidden=hidden)
 
 
+def bart(directory: Path, hidden: int = 32, **changes: Any) -> Any:
+    fields = {"is_decoder": True, "add_cross_attention": True, "encoder_layers": 2}
+    return vision(directory, transformers.BartConfig(**{**DECODER, **fields, **changes}), hidden=hidden)
+
+
 def whisper(directory: Path, **changes: Any) -> Any:
     fields = {name: value for name, value in DECODER.items() if name != "max_position_embeddings"}
     sizes = {"encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "num_mel_bins": 8}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from foreign_models import import_here, write_json
-from state_models import DECODER, EOS, START, VOCABULARY, mbart, sinusoidal_trocr, trocr, vision, whisper
+from state_models import DECODER, EOS, START, VOCABULARY, bart, mbart, sinusoidal_trocr, trocr, vision, whisper
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.models.checkpoint import load_checkpoint
 from txport.models.importers.command import main
@@ -37,6 +37,28 @@ MODELS: dict[str, tuple[Callable[[Path], Any], int]] = {
 }
 
 
+SIZES = {"decoder_layers": 3, "decoder_ffn_dim": 20, "vocab_size": 61, "activation_function": "relu"}
+# Settings whose logits are compared, and no search.
+VARIANTS: dict[str, tuple[Callable[[Path], Any], int]] = {
+    **MODELS,
+    "trocr_of_other_sizes": (lambda directory: trocr(directory, **SIZES, max_position_embeddings=17), 24),
+    "trocr_untied": (lambda directory: trocr(directory, tie_word_embeddings=False), 24),
+    "trocr_with_a_bridge": (lambda directory: trocr(directory, cross_attention_hidden_size=None), 24),
+    "trocr_with_sinusoids_and_norm": (
+        lambda directory: trocr(directory, use_learned_position_embeddings=False, max_position_embeddings=17),
+        24,
+    ),
+    "donut_of_other_sizes": (lambda directory: mbart(directory, **SIZES, encoder_layers=3, scale_embedding=False), 32),
+    "donut_untied": (lambda directory: mbart(directory, tie_word_embeddings=False), 32),
+    "bart": (bart, 32),
+    "bart_with_a_bridge": (lambda directory: bart(directory, hidden=20, scale_embedding=True), 20),
+    "whisper_of_other_sizes": (lambda directory: whisper(directory, **SIZES, max_target_positions=13), 32),
+    "whisper_scaled": (lambda directory: whisper(directory, scale_embedding=True), 32),
+    "whisper_with_five_heads": (
+        lambda directory: whisper(directory, d_model=40, decoder_attention_heads=5, encoder_attention_heads=5),
+        40,
+    ),
+}
 LENGTHS = (3, 8, 14)
 
 
@@ -67,24 +89,25 @@ def decode(
     return [found[row] for row in range(len(arrays))]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
 def test_logits_are_those_of_hugging_face(name: str, tmp_path: Path) -> None:
-    make, size = MODELS[name]
+    make, size = VARIANTS[name]
     theirs = make(tmp_path / "model")
     ours = import_here(tmp_path / "model", tmp_path / "checkpoint", tokenizer=False)
     config = ours.config
     assert (
         config.reads_states
         and config.feature_size == size
-        and config.frame_rate == (50.0 if name == "whisper" else None)
+        and config.frame_rate == (50.0 if name.startswith("whisper") else None)
     )
     targets = torch.randint(3, VOCABULARY, (6, 9), generator=torch.Generator().manual_seed(1))
     targets[:, 0] = START
     memory = torch.from_numpy(np.stack([states(1, size, seed)[0][:1].repeat(5, 0) for seed in range(6)]))
     memory = memory + torch.randn(memory.shape, generator=torch.Generator().manual_seed(2))
-    expected = theirs(encoder_outputs=(memory,), decoder_input_ids=targets).logits
-    found = ours.model(memory, torch.full((6,), 5), targets)
+    memory = memory.double()  # sharp attention makes 1e-4 of the rounding errors of float32
+    expected = theirs.double()(encoder_outputs=(memory,), decoder_input_ids=targets).logits
+    found = ours.model.double()(memory, torch.full((6,), 5), targets)
     assert (found - expected).abs().max() < 1e-4
 
 
@@ -131,7 +154,7 @@ def test_language_and_task_of_whisper_are_forced(tmp_path: Path) -> None:
     whisper(tmp_path / "model")
     import_here(tmp_path / "model", tmp_path / "checkpoint", tokenizer=False, source_language="de")
     assert load_checkpoint(tmp_path / "checkpoint").tokenizer.target_prefix == (21, 22, 23)
-    with pytest.raises(InputError, match="--source-language fr is not one of this model: there are de, en"):
+    with pytest.raises(InputError, match="--source-language fr is not one of this model: there are de, en; choose"):
         import_here(tmp_path / "model", tmp_path / "other", tokenizer=False, source_language="fr")
 
 
@@ -174,6 +197,99 @@ def test_whisper_begins_and_suppresses_as_hugging_face(tmp_path: Path) -> None:
     plain = decode(theirs, arrays, prefix)
     assert {7, 9} & {token for ids in plain for token in ids}, "else nothing is suppressed"
     assert 11 in [ids[3] for ids in plain] and any(11 in ids[4:] for ids in expected)
+
+
+MULTILINGUAL = {"task_to_id": {"transcribe": 22, "translate": 24}}
+ENGLISH = {"lang_to_id": None, "task_to_id": None}  # as if they were missing
+PROMPTS: dict[str, tuple[dict[str, Any], dict[str, Any], list[int]]] = {
+    "language": ({}, {"source_language": "de"}, [21, 22, 23]),
+    "translation": (MULTILINGUAL, {"source_language": "de", "target_language": "en"}, [21, 24, 23]),
+    "target of transcription": (MULTILINGUAL, {"source_language": "de", "target_language": "de"}, [21, 22, 23]),
+    "timestamps": ({}, {"source_language": "de", "timestamps": True}, [21, 22]),
+    "language of the model": ({"language": "de"}, {}, [21, 22, 23]),
+    "token of the model": ({**MULTILINGUAL, "language": "<|de|>", "task": "translate"}, {}, [21, 24, 23]),
+    "another language": ({"language": "de"}, {"source_language": "en"}, [20, 22, 23]),
+    "timestamps of the model": ({"language": "de", "return_timestamps": True}, {}, [21, 22]),
+    "forced ids": ({"forced_decoder_ids": [[1, 20], [2, 22]]}, {}, [20, 22, 23]),
+    "forced without timestamps": ({"forced_decoder_ids": [[1, 20], [2, 22], [3, 23]]}, {}, [20, 22, 23]),
+    "forced ids and a language": ({"forced_decoder_ids": [[1, 20]]}, {"source_language": "de"}, [21, 22, 23]),
+    "English": (ENGLISH, {}, [23]),
+    "English, forced": ({**ENGLISH, "forced_decoder_ids": [[1, 23]]}, {}, [23]),
+    "English, timestamps": ({**ENGLISH, "forced_decoder_ids": [[1, 23]]}, {"timestamps": True}, []),
+    "a task alone": ({**ENGLISH, "forced_decoder_ids": [[1, None], [2, 22]]}, {}, [22, 23]),
+}
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_prompts_of_whisper_are_those_of_hugging_face(name: str, tmp_path: Path) -> None:
+    changes, options, expected = PROMPTS[name]
+    whisper(tmp_path / "model")
+    file = tmp_path / "model" / "generation_config.json"
+    fields = {**json.loads(file.read_text()), **changes}
+    write_json(file, {key: value for key, value in fields.items() if value is not None})
+    theirs = transformers.WhisperForConditionalGeneration.from_pretrained(tmp_path / "model")
+    settings = theirs.generation_config
+    if "source_language" in options:
+        settings.language = options["source_language"]
+        settings.task = "translate" if options.get("target_language") == "en" else None
+    settings.return_timestamps = options.get("timestamps", changes.get("return_timestamps", False))
+    found = theirs._retrieve_init_tokens(None, 1, settings, theirs.config, 3000, {})
+    assert found[0].tolist() == [START, *expected]
+    checkpoint = import_here(tmp_path / "model", tmp_path / "checkpoint", tokenizer=False, **options)
+    assert list(checkpoint.tokenizer.target_prefix) == expected
+    assert (23 in (checkpoint.generation.suppress or ())) == (23 not in expected)
+    assert not checkpoint.generation.unsupported
+
+
+def test_timestamps_are_tokens(tmp_path: Path) -> None:
+    """The ids after <|notimestamps|>, 23, are times. Hugging Face's rules for pairs of times do not apply."""
+    theirs = whisper(tmp_path / "model")
+    import_here(tmp_path / "model", tmp_path / "checkpoint", tokenizer=False, source_language="de", timestamps=True)
+    options = ExportOptions(lowerings=("ort",), beams=True, verify=False)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options)
+    theirs.generation_config.suppress_tokens = [7, 9, 23]
+    arrays = states(COUNT, 32)
+    expected, hypotheses = (decode(theirs, arrays, [21, 22], num_beams=beam) for beam in (1, 4))
+    assert sum(token > 23 for ids in expected for token in ids) > COUNT
+    for name in ("ort", "fused"):
+        translator = Translator(tmp_path / "bundle", "cpu", name, threads=1)
+        settings = {"max_length": 2 + LONGEST, "generation": "model"}
+        assert [each.ids for each in translator.translate_features(arrays, **settings)] == expected
+        assert [each.ids for each in translator.translate_features(arrays, beam=4, **settings)] == hypotheses
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (whisper, ["--target-language", "en"], "--target-language en needs --source-language, the spoken language"),
+        (
+            whisper,
+            ["--source-language", "de", "--target-language", "fr"],
+            "--target-language fr is not one of this model: it transcribes, or translates to en",
+        ),
+        (
+            whisper,
+            ["--source-language", "de", "--target-language", "en"],
+            "--target-language en is not one of this model: it transcribes",
+        ),
+        (trocr, ["--target-language", "en"], "--target-language en means nothing for .*, which has none: leave it out"),
+        (mbart, ["--timestamps"], "--timestamps has no effect with a model of vision: leave it out"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    make: Callable[[Path], Any], options: list[str], message: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "model")
+    arguments = [str(tmp_path / "model"), "-o", str(tmp_path / "checkpoint"), "--no-tokenizer", *options]
+    assert re.fullmatch(message, str(CliRunner().invoke(main, arguments).exception))
+
+
+def test_a_language_needs_no_tokenizer(tmp_path: Path) -> None:
+    """Whisper's prompt is ids."""
+    whisper(tmp_path / "model")
+    arguments = [str(tmp_path / "model"), "-o", str(tmp_path / "checkpoint"), "--no-tokenizer", "--source-language"]
+    assert CliRunner().invoke(main, [*arguments, "de"]).exit_code == 0
+    assert load_checkpoint(tmp_path / "checkpoint").tokenizer.target_prefix == (21, 22, 23)
 
 
 def test_whispers_own_generate_makes_the_same(tmp_path: Path) -> None:

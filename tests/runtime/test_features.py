@@ -179,6 +179,11 @@ def test_text_and_ids_are_refused(translator: Translator, call: Callable[[Transl
         call(translator)
 
 
+def test_words_of_vectors_cannot_be_copied(translator: Translator) -> None:
+    with pytest.raises(InputError, match="replace_unknowns copies words of a text, and this bundle reads vectors"):
+        translator.translate_features(vectors(3), replace_unknowns=True)
+
+
 def test_bundles_of_text_refuse_vectors(toy: Translator) -> None:
     for call in (toy.submit_features, lambda array: toy.translate_features([array]), toy.stream_features):
         with pytest.raises(InputError, match="this bundle reads text or ids, not feature vectors: use translate or"):

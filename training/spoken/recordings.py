@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from txport.runtime.arguments import first_not_finite, float32
 from txport.runtime.errors import InputError
 from txport.runtime.features import Vectors, read_features
 from txport.runtime.libraries import needs
@@ -79,16 +79,38 @@ def _parquet(file: Path, feature_column: str, text_column: str) -> tuple[list[Ve
         raise InputError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
     if table.num_columns < 2:
         raise InputError(f"{file} lacks the column {feature_column!r} or {text_column!r}: name them in the recipe")
-    vectors, texts = (table[name].to_pylist() for name in (feature_column, text_column))
-    arrays = [_vectors(value, f"{file}, row {row}, {feature_column}") for row, value in enumerate(vectors)]
-    return arrays, [" ".join(str(text or "").split()) for text in texts]
+    _check_type(table.schema.field(feature_column).type, f"{file}, {feature_column}")
+    arrays = [
+        _vectors(row, f"{file}, row {number}, {feature_column}") for number, row in enumerate(table[feature_column])
+    ]
+    texts = table[text_column].to_pylist()
+    for number, text in enumerate(texts):
+        if not isinstance(text, str | None):
+            raise InputError(f"{file}, row {number}, {text_column} is of type {type(text).__name__}: give text")
+    return arrays, [" ".join((text or "").split()) for text in texts]
 
 
-def _vectors(value: Any, description: str) -> Vectors:
-    try:
-        array = np.array(value, np.float32)
-    except (TypeError, ValueError):
-        array = np.zeros(0, np.float32)
-    if array.ndim != 2 or not array.size or not np.isfinite(array).all():
-        raise InputError(f"{description} is not a list of vectors of one size with finite numbers")
-    return array
+def _check_type(kind: Any, description: str) -> None:
+    """Refuse types of Arrow except lists of lists of real numbers."""
+    from pyarrow import types
+
+    inner = kind
+    for _ in range(2):
+        if not (types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner)):
+            raise InputError(f"{description} has values of {kind}: give lists of lists of numbers")
+        inner = inner.value_type
+    if not (types.is_floating(inner) or types.is_integer(inner)):
+        raise InputError(f"{description} has values of {kind}: give lists of lists of numbers")
+
+
+def _vectors(row: Any, description: str) -> Vectors:
+    """Return the vectors of a value of Arrow. They are copied as arrays, since Python's floats need more memory."""
+    import pyarrow.compute
+
+    lists = row.values
+    sizes = set() if lists is None else set(pyarrow.compute.list_value_length(lists).to_pylist())
+    if len(sizes) == 1 and sizes.isdisjoint((None, 0)):
+        array = float32(lists.flatten().to_numpy(zero_copy_only=False)).reshape(len(lists), -1)
+        if first_not_finite(array) is None:
+            return array
+    raise InputError(f"{description} is not a list of vectors of one size with finite numbers")

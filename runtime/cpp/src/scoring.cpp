@@ -36,6 +36,9 @@ Scorer::Scorer(Bundle bundle, const Manifest& manifest, const Tokenizer& tokeniz
 
 void Scorer::check(const Options& options) const {
   const bool replaces = options.replace_unknowns.value_or(false);
+  if (replaces && manifest_.model.feature_size) {
+    throw InputError("replace_unknowns copies words of a text, and this bundle reads vectors: leave it out");
+  }
   const std::string& kind = manifest_.tokenizer.kind;
   if (replaces && kind != "sentencepiece") {
     throw InputError(

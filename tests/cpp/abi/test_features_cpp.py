@@ -217,6 +217,15 @@ def test_errors_have_the_words_of_python(pair: tuple[Library, Translator], metho
         assert str(ours.value) == str(theirs.value)
 
 
+def test_words_cannot_be_copied_in_the_words_of_python(pair: tuple[Library, Translator]) -> None:
+    library, translator = pair
+    with pytest.raises(InputError) as ours:
+        library.translate(vectors(3), replace_unknowns=True)
+    with pytest.raises(InputError) as theirs:
+        translator.translate_features(vectors(3), replace_unknowns=True)
+    assert str(ours.value) == str(theirs.value)
+
+
 def test_the_other_kind_of_source_is_refused_in_the_words_of_python(pair: tuple[Library, Translator]) -> None:
     library, translator = pair
     result, texts = ctypes.c_void_p(), (ctypes.c_char_p * 1)(b"text")

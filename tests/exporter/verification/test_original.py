@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from feature_models import feature_checkpoint
 from foreign_models import import_here
-from state_models import mbart, trocr, whisper
+from state_models import mbart, sinusoidal_trocr, trocr, whisper
 from txport.exporter import entry
 from txport.exporter.export import ExportOptions, export_bundle
+from txport.exporter.verification.original import OriginalSearch, generate, open_original, random_states
+from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.features import write_features
 
 INPUTS = 12
@@ -30,8 +32,10 @@ def trocr_with_settings(directory: Path) -> None:
 MODELS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "trocr": (trocr, {}),
     "trocr_with_settings": (trocr_with_settings, {}),
+    "trocr_with_sinusoids": (sinusoidal_trocr, {}),
     "donut": (mbart, {}),
     "whisper": (whisper, {"source_language": "de"}),
+    "whisper_with_times": (whisper, {"source_language": "de", "timestamps": True}),
 }
 
 
@@ -75,6 +79,24 @@ def test_other_ids_fail(tmp_path: Path) -> None:
     assert "[red]" not in shown
     report = json.loads((bundle / "verification.json").read_text())
     assert report["original"]["origin"].endswith("states.npz") and not report["passed"]
+    assert all(each["greedy_ties"] == each["beams_ties"] == 0 for each in report["original"]["engines"])
+
+
+def test_a_tie_is_decided_by_rounding(tmp_path: Path) -> None:
+    """A token has a twin with the same embedding. Either may be chosen, and no other token."""
+    manifest = Manifest.load(exported(tmp_path, trocr))
+    states = random_states(manifest, 2)
+    with open_original(str(tmp_path / "model")) as model:
+        plain = generate(model, manifest, states, 12, 1)
+        places = ((row, at) for row in (0, 1) for at, token in enumerate(plain[row]) if plain[row].count(token) == 1)
+        row, position = next(places)
+        token = plain[row][position]
+        twin, stranger = sorted(set(range(6, 50)) - {each for ids in plain for each in ids})[:2]
+        table = model.decoder.model.decoder.embed_tokens.weight.data
+        table[twin] = table[token]
+        search = OriginalSearch(model, manifest, states, position + 1, 1)
+        decided = {each: search.is_tie(row, [*plain[row][:position], each]) for each in (token, twin, stranger)}
+        assert decided == {token: True, twin: True, stranger: False}
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from foreign_models import (
     INPUTS,
     MADE,
@@ -25,6 +26,7 @@ from foreign_models import (
     write_json,
 )
 from txport.exporter.sample import choose_sample
+from txport.models.importers.command import main
 from txport.models.importers.tokenizers.languages import CODES
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.text.tokenizer import open_tokenizer
@@ -167,6 +169,13 @@ def test_ids_with_a_forced_language(m2m100: tuple[Path, Any], tmp_path: Path) ->
     checkpoint = import_here(m2m100[0], tmp_path / "checkpoint", tokenizer=False, target_language="fr")
     assert checkpoint.tokenizer.kind == "none"
     assert checkpoint.tokenizer.target_prefix == (m2m100[1].get_lang_id("fr"),)
+
+
+def test_a_source_language_needs_a_tokenizer(m2m100: tuple[Path, Any], tmp_path: Path) -> None:
+    languages = ["--source-language", "en", "--target-language", "fr"]
+    done = CliRunner().invoke(main, [str(m2m100[0]), "-o", str(tmp_path / "new"), "--no-tokenizer", *languages])
+    assert str(done.exception) == "--source-language has no effect with --no-tokenizer: leave it out"
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("in_map", [False, True])

@@ -61,6 +61,7 @@ def test_answers_are_those_of_direct_calls(server: Served) -> None:
     assert expected.alignment is not None
     assert status == 200 and answer["ids"] == expected.ids
     assert answer["vectors"] == expected.alignment.tokens and answer["seconds"] == expected.alignment.times
+    assert post(server.port, saved(array.astype(np.float32)), query="?alignments=1")[1] == answer
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,19 @@ def test_answers_are_those_of_direct_calls(server: Served) -> None:
 def test_other_bodies_are_refused(server: Served, body: bytes, kind: str, status: int, message: str) -> None:
     found, answer = post(server.port, body, kind)
     assert found == status and message in answer
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("?alignment=true", "there is no field 'alignment': did you mean alignments?"),
+        ("?beam=4", "there is no field 'beam'"),
+        ("?alignments=yes", "alignments is neither true nor false"),
+    ],
+)
+def test_other_fields_are_refused(server: Served, query: str, message: str) -> None:
+    status, answer = post(server.port, saved(np.ones((3, 6))), query=query)
+    assert status == 400 and message in answer
 
 
 def test_text_is_refused_by_a_bundle_of_vectors_and_the_reverse(server: Served) -> None:

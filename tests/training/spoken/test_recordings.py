@@ -1,7 +1,9 @@
 """Corpora of feature vectors: files, refusals, and the path from generated speech to a bundle that transcribes."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +29,8 @@ from txport.training.torch_engine import TorchEngine
 SMALL = (
     *("corpus.train=24", "corpus.validation=6", "corpus.test=6", "training.validation_sentences=6"),
     *("model.d_model=32", "model.ffn=64", "model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0.0"),
-    *("training.warmup_steps=5", "training.max_steps=30", "training.max_minutes=10", "training.batch_tokens=4096"),
-    *("training.keep=last", "training.cooldown=0.0", "training.validate_every=30", "training.learning_rate=0.005"),
+    *("training.warmup_steps=5", "training.max_steps=50", "training.batch_tokens=4096"),
+    *("training.keep=last", "training.cooldown=0.0", "training.validate_every=50", "training.learning_rate=0.005"),
 )
 
 
@@ -55,18 +57,30 @@ def test_a_run_learns_and_its_bundle_transcribes_as_pytorch(digits_run: Path, tm
     assert found[-1] < 0.5 * np.log(config.target_vocabulary) < found[0] * 1.5
     assert len(checkpoint.features) == len(checkpoint.references) == 12 and checkpoint.sentences == []
     report = export_bundle(digits_run, tmp_path / "bundle", ExportOptions(attention=True, sentences=12, singles=2))
-    assert report is not None and report.passed and report.token_identical == report.sentences == 12
+    assert report is not None and report.passed and report.sentences == 12
+    ties = 12 - report.token_identical  # decided by rounding, or the report had not passed
     translator = Translator(tmp_path / "bundle", "cpu", "ort")
     tokenizer = open_tokenizer(digits_run, checkpoint.tokenizer, config.vocabularies)
     recordings = [Recording(str(number), each) for number, each in enumerate(checkpoint.features)]
     expected = evaluation.translate(TorchEngine(checkpoint.model), tokenizer, recordings)
     made = translator.translate_features(checkpoint.features, alignments=True)
-    assert [each.text for each in made] == expected and any(expected)
+    assert sum(ours.text != theirs for ours, theirs in zip(made, expected, strict=True)) <= ties <= 1 and any(expected)
     for each, vectors in zip(made, checkpoint.features, strict=True):
         assert each.alignment is not None and each.alignment.times is not None
         for token, time in zip(each.alignment.tokens, each.alignment.times, strict=True):
             assert (token is None) == (time is None)
             assert time is None or (token < len(vectors) and time == pytest.approx(token / FRAME_RATE))
+
+
+@pytest.mark.skipif("TXPORT_WHOLE_GRID" not in os.environ, reason="trains for minutes: TXPORT_WHOLE_GRID=1")
+def test_the_recipe_learns_to_transcribe(tmp_path: Path) -> None:
+    """The whole recipe, which the number of steps ends on any machine. Speakers of another seed are transcribed."""
+    assert train(read("digits"), tmp_path / "checkpoint", Path()) is not None
+    report = export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(sentences=100, singles=2))
+    assert report is not None and report.passed
+    recordings, texts = zip(*digits.pairs(23, "test", 100), strict=True)
+    made = Translator(tmp_path / "bundle", "cpu").translate_features([each.vectors for each in recordings])
+    assert sum(ours.text == text for ours, text in zip(made, texts, strict=True)) >= 80
 
 
 def test_a_corpus_of_files_is_that_of_arrays(tmp_path: Path) -> None:
@@ -102,10 +116,45 @@ def test_parquet_has_the_same(tmp_path: Path) -> None:
     assert isinstance(source, Recording) and np.array_equal(source.vectors, arrays[0]) and text == "one two"
     with pytest.raises(InputError, match=r"train.parquet .*features"):
         read_recordings(tmp_path / "train.parquet", "features", "said")
-    columns["mel"][0] = [[1.0, 2.0], [3.0]]
-    parquet.write_table(pyarrow.table(columns), tmp_path / "ragged.parquet")
-    with pytest.raises(InputError, match="ragged.parquet, row 0, mel is not a list of vectors of one size"):
-        read_recordings(tmp_path / "ragged.parquet", "mel", "said")
+    for wrong in ([[1.0, 2.0], [3.0]], [[1.0, None]], [None, [1.0]], [], None, [[1.0, float("nan")]], [[1e300, 1.0]]):
+        columns["mel"] = [[[1.0, 2.0]], wrong]
+        parquet.write_table(pyarrow.table(columns), tmp_path / "wrong.parquet")
+        with pytest.raises(InputError, match="wrong.parquet, row 1, mel is not a list of vectors of one size"):
+            read_recordings(tmp_path / "wrong.parquet", "mel", "said")
+
+
+@pytest.mark.parametrize("number", ["float64", "float32", "float16", "int16"])
+@pytest.mark.parametrize("outer", ["list", "large", "fixed"])
+def test_types_of_parquet_give_the_same_numbers(number: str, outer: str, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'txport[corpus]'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrays = [np.arange(6, dtype=number).reshape(3, 2), np.ones((1, 2), number)]
+    inner = pyarrow.from_numpy_dtype(number)
+    kinds = {"list": pyarrow.list_(inner), "large": pyarrow.large_list(inner), "fixed": pyarrow.list_(inner, 2)}
+    column = pyarrow.array([list(map(list, each)) for each in arrays], pyarrow.list_(kinds[outer]))
+    parquet.write_table(pyarrow.table({"features": column, "text": ["a", "b"]}), tmp_path / "train.parquet")
+    found = [source.vectors for source, _ in read_recordings(tmp_path / "train.parquet", "features", "text")]
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, arrays, strict=True))
+    assert {each.dtype.name for each in found} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("values", "texts", "message"),
+    [
+        ([[[True]], [[False]]], ["a", "b"], "features has values of list<.*bool>>: give lists of lists of numbers"),
+        ([[["1.5"]], [["2"]]], ["a", "b"], "features has values of list<.*string>>: give lists of lists of numbers"),
+        ([[1.0], [2.0]], ["a", "b"], "features has values of list<.*double>: give lists of lists of numbers"),
+        ([1.0, 2.0], ["a", "b"], "features has values of double: give lists of lists of numbers"),
+        ([[[1.0]], [[2.0]]], [0, 1], "row 0, text is of type int: give text"),
+        ([[[1.0]], [[2.0]]], [["a"], ["b"]], "row 0, text is of type list: give text"),
+    ],
+)
+def test_columns_of_other_types_are_refused(values: list[Any], texts: list[Any], message: str, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'txport[corpus]'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"features": values, "text": texts}), tmp_path / "bad.parquet")
+    with pytest.raises(InputError, match="bad.parquet, " + message):
+        read_recordings(tmp_path / "bad.parquet", "features", "text")
 
 
 def test_files_without_texts_and_recipes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
