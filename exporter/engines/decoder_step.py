@@ -8,7 +8,7 @@ Inputs with one head are repeated for each head, so that nothing is broadcast ov
 of cross-attention, which has one head, as if it had all heads. On an H200 with four heads, row 1 used the bias of row
 4, and row 2 read memory after the last row. Masks of self-attention and conditions have the same shapes.
 
-The scores of self-attention become outputs, which nobody reads. TensorRT 8.6.0 fuses attention with one query, and
+The scores of self-attention become outputs that are not read. TensorRT 8.6.0 fuses attention with one query, and
 computes it wrongly in all rows if the mask is computed in the network. On an H200, networks of self-attention alone
 were right in both precisions as soon as scores or weights were outputs.
 """

@@ -10,8 +10,8 @@ safe: only the write into the cache reads the input, and a second write has the 
 would advance twice. So a step writes them to other memory, and a copy in the same graph moves them to the inputs of the
 next step.
 
-Steps of TensorRT 8.6 also write the scores of self-attention, which nobody reads. All contexts share the memory for
-them: in each layer 4 bytes for each row, head and position of the largest caches (1/64 of them in base, float16).
+Steps of TensorRT 8.6 also write the scores of self-attention, as outputs that are not read. All contexts share the
+memory for them: 4 bytes for each layer, row, head and position of the largest caches (1/64 of them in base, float16).
 """
 
 import math

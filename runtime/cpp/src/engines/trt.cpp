@@ -2,8 +2,8 @@
 // profile of the encoder. All contexts run on one stream and share one block of memory for temporaries. The block is
 // never moved, since captured graphs contain its address. All functions used here exist in TensorRT 8.6 to 11.
 //
-// Steps of TensorRT 8.6 also write the scores of self-attention, which nobody reads. All contexts share the memory for
-// them: in each layer 4 bytes for each row, head and position of the largest caches.
+// Steps of TensorRT 8.6 also write the scores of self-attention, as outputs that are not read. All contexts share the
+// memory for them: 4 bytes for each layer, row, head and position of the largest caches.
 
 #include "engines/trt.hpp"
 
