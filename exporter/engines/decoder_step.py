@@ -7,12 +7,17 @@ at the position of the row, and the old one elsewhere. Measured on an H200 with 
 Inputs with one head are repeated for each head, so that nothing is broadcast over heads. TensorRT 8.6.0 reads the bias
 of cross-attention, which has one head, as if it had all heads. On an H200 with four heads, row 1 used the bias of row
 4, and row 2 read memory after the last row. Masks of self-attention and conditions have the same shapes.
+
+The scores of self-attention become outputs that are not read. TensorRT 8.6.0 fuses attention with one query, and
+computes it wrongly in all rows if the mask is computed in the network. On an H200, networks of self-attention alone
+were right in both precisions as soon as scores or weights were outputs.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from txport.exporter.engines.network import kind_of, layers_of
+from txport.runtime.engines.build_record import SCORES
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed
 
@@ -20,6 +25,8 @@ from txport.runtime.errors import CheckFailed
 _DATA = 0
 _UPDATES = 2
 _HEAD_AXES = (1, 2)
+# layers between a cache of keys and the softmax
+_TO_SOFTMAX = ("SHUFFLE", "CAST", "MATRIX_MULTIPLY", "ELEMENTWISE")
 
 
 def write_caches_by_select(tensorrt: TensorRt, network: Any) -> int:
@@ -67,6 +74,43 @@ def repeat_over_heads(network: Any, heads: int) -> int:
             repeated[tensor.name, axis] = repeat.get_output(0)
         layer.set_input(index, repeated[tensor.name, axis])
     return len(repeated)
+
+
+def mark_scores(tensorrt: TensorRt, network: Any) -> int:
+    """Make the scores of self-attention outputs, `self_scores_0` and so on, and return their number.
+
+    Args:
+        tensorrt: the library.
+        network: of a decoder step in the `scatter` lowering: caches `[b, h, t, k]`, scores `[b, h, 1, t]`.
+
+    Raises:
+        CheckFailed: no softmax reads the keys of a cache.
+    """
+    prefix = "next_self_key_"
+    outputs = map(network.get_output, range(network.num_outputs))
+    for key in [tensor for tensor in outputs if tensor.name.startswith(prefix)]:
+        scores, kind = _scores_of(tensorrt, network, key)
+        scores.name = f"{SCORES}{key.name.removeprefix(prefix)}"
+        network.mark_output(scores)
+        if not tensorrt.strongly_typed:
+            scores.dtype = kind  # the default is float32
+    return sum(network.get_output(index).name.startswith(SCORES) for index in range(network.num_outputs))
+
+
+def _scores_of(tensorrt: TensorRt, network: Any, key: Any) -> tuple[Any, Any]:
+    """Return the input of the softmax over these keys, and its type. Casts surround layers that stay in float32."""
+    tensor, kind = key, key.dtype
+    while True:
+        readers = [(layer, kind_of(layer)) for layer, _ in _readers(network, tensor.name)]
+        if any(name == "SOFTMAX" for _, name in readers):
+            return tensor, kind
+        layer, name = next((reader for reader in readers if reader[1] in _TO_SOFTMAX), (None, ""))
+        if layer is None:
+            raise CheckFailed(f"no softmax reads {key.name}: tx-build expects the scores of self-attention")
+        if name == "CAST":
+            layer.__class__ = tensorrt.module.ICastLayer  # the network returns an ILayer
+            kind = layer.to_type
+        tensor = layer.get_output(0)
 
 
 def head_broadcasts(network: Any, heads: int) -> Iterator[tuple[Any, int, int]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from txport.runtime.bundle.schema import Graph
+from txport.runtime.engines.build_record import SCORES
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import CheckFailed
 
@@ -46,11 +47,13 @@ def let_attention_decompose(tensorrt: TensorRt, network: Any) -> None:
 def leave_out_unknown(network: Any, graph: Graph, names: Collection[str]) -> Graph:
     """Unmark optional outputs that are not `names`, since every marked output is computed and must be bound.
 
+    Scores that `mark_scores` has made outputs stay.
+
     Returns:
         `graph` without these outputs.
     """
     for output in [network.get_output(index) for index in range(network.num_outputs)]:
-        if output.name not in names:
+        if output.name not in names and not output.name.startswith(SCORES):
             network.unmark_output(output)
     return replace(graph, outputs=tuple(tensor for tensor in graph.outputs if tensor.name in names))
 

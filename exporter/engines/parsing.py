@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from txport.exporter.engines.decoder_step import repeat_over_heads, write_caches_by_select
+from txport.exporter.engines.decoder_step import mark_scores, repeat_over_heads, write_caches_by_select
 from txport.exporter.engines.network import let_attention_decompose
 from txport.exporter.engines.static_sizes import with_size
 from txport.runtime.bundle.schema import Graph, ModelSizes
@@ -20,18 +20,22 @@ class NetworkChanges:
     Attributes:
         select_caches: write the caches of a `scatter` step by `Where` instead of ScatterElements.
         heads: numbers of heads over which nothing may be broadcast; empty to keep broadcasts.
+        mark_scores: make the scores of self-attention outputs of a `scatter` step.
     """
 
     select_caches: bool = False
     heads: frozenset[int] = frozenset()
+    mark_scores: bool = False
 
     @staticmethod
     def of(tensorrt: TensorRt, graph: Graph, sizes: ModelSizes, *, select_caches: bool) -> "NetworkChanges":
         """Return the changes for a graph and this version of TensorRT."""
         heads = frozenset({sizes.heads, sizes.encoder_heads or sizes.heads})
+        is_scatter = graph.lowering == "scatter"
         return NetworkChanges(
-            select_caches=select_caches and graph.lowering == "scatter",
+            select_caches=select_caches and is_scatter,
             heads=frozenset() if tensorrt.strongly_typed else heads,
+            mark_scores=is_scatter and tensorrt.fuses_scores_wrongly,
         )
 
 
@@ -53,13 +57,15 @@ def make_network(
 
     Raises:
         BundleError: the library cannot parse it.
-        CheckFailed: a cache is not written by a scatter.
+        CheckFailed: a cache is not written by a scatter, or not read by a softmax.
     """
     network, parser = parse_graph(tensorrt, builder, path, fixed)
     if changes.select_caches:
         write_caches_by_select(tensorrt, network)
     for heads in sorted(changes.heads):
         repeat_over_heads(network, heads)
+    if changes.mark_scores:
+        mark_scores(tensorrt, network)
     let_attention_decompose(tensorrt, network)
     return network, parser
 

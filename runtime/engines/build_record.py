@@ -23,6 +23,8 @@ from txport.runtime.files import write_atomically
 FORMAT_VERSION = 1
 NAME = "build.json"
 TIMING_CACHE = "timing.cache"
+# Outputs of engines whose names begin so are not read: tx-build adds them for TensorRT 8.6, against a wrong fusion.
+SCORES = "self_scores_"
 
 LibraryName = Literal["tensorrt", "tensorrt_rtx"]
 Compatibility = Literal["exact", "same_compute_capability", "ampere_plus"]

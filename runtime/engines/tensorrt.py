@@ -80,6 +80,11 @@ class TensorRt:
         """True if `Where` writes caches faster than ScatterElements. TensorRT-RTX 1.7 crashed with `Where`."""
         return not self.is_rtx
 
+    @property
+    def fuses_scores_wrongly(self) -> bool:
+        """True if attention with one query may be wrong unless its scores are outputs (8.6.0; unknown up to 9)."""
+        return not self.strongly_typed
+
     def why(self) -> str:
         """Return the first error that the library logged since `messages` was cleared, as one line.
 

@@ -9,8 +9,12 @@ compute a cheap value twice, and so read an input again after the output has bee
 safe: only the write into the cache reads the input, and a second write has the same result. Ids, positions and flags
 would advance twice. So a step writes them to other memory, and a copy in the same graph moves them to the inputs of the
 next step.
+
+Steps of TensorRT 8.6 also write the scores of self-attention, as outputs that are not read. All contexts share the
+memory for them: 4 bytes for each layer, row, head and position of the largest caches (1/64 of them in base, float16).
 """
 
+import math
 import mmap
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,10 +24,10 @@ from typing import Any
 from txport.runtime.bundle.interface import OPTIONAL_OUTPUTS, STATE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Graph, Limits
-from txport.runtime.device.buffers import ALIGNMENT, StepSizes, state_block
+from txport.runtime.device.buffers import ALIGNMENT, Block, StepSizes, state_block
 from txport.runtime.device.capture import WHOLE_DEVICE
 from txport.runtime.device.device import Buffer, Device
-from txport.runtime.engines.build_record import BuildRecord, EngineFile
+from txport.runtime.engines.build_record import SCORES, BuildRecord, EngineFile
 from txport.runtime.engines.tensorrt import TensorRt
 from txport.runtime.errors import BundleError, EngineError, ResourceError, TxportError, failure
 
@@ -62,6 +66,7 @@ class TrtProgram:
         step = manifest.step(record.lowering)
         self.step_graph = step
         self._encoder_graph = encoder
+        self._heads = manifest.model.heads
         self._runtimes: list[Any] = []  # must live as long as their engines
         beams = manifest.optional_graph("decoder_beams")
         if beams is None and record.beams:
@@ -134,17 +139,22 @@ class TrtProgram:
         self._enqueue(context)
 
     def _allocate(self, engines: list[Any]) -> None:
-        """Allocate the memory that all contexts share, for temporaries and for the new state of a step."""
+        """Allocate the memory that all contexts share: for temporaries, the new state of a step, and scores."""
         self._scratch_bytes = max(self._tensorrt.scratch_bytes(engine) for engine in engines)
         max_rows = max(rows for rows, _ in self._steps[1])
         aligned_size = -(-self._scratch_bytes // ALIGNMENT) * ALIGNMENT
+        state_size = state_block(max_rows, self.id_type).size
+        names = sorted({name for engine in engines for name in _names(engine) if name.startswith(SCORES)})
+        numbers = self._heads * max(map(math.prod, self._steps[1]))  # of rows and cache length
+        scores = Block({name: ("float32", (numbers,)) for name in names})  # float16 needs half of it
         try:
-            self._scratch = self._device.allocate(aligned_size + state_block(max_rows, self.id_type).size)
+            self._scratch = self._device.allocate(aligned_size + state_size + scores.size)
         except ResourceError as error:
             raise ResourceError(
                 f"{error} for the engines' temporaries: run tx-build again with a smaller --max-batch"
             ) from error
         self._aside = self._scratch + aligned_size
+        self._scores = {name: self._aside + state_size + offset for name, offset in scores.offsets.items()}
 
     def _open(self, directory: Path, file: EngineFile, version_compatible: bool, graph: Graph) -> Any:
         path = directory / file.file
@@ -158,10 +168,11 @@ class TrtProgram:
         return engine
 
     def _check_tensors(self, path: Path, engine: Any, graph: Graph) -> None:
-        """Check that an engine has exactly the tensors of the graph, since unknown outputs cannot be bound."""
+        """Check that an engine has exactly the tensors of the graph and scores: other outputs cannot be bound."""
         types = {"int64": self.id_type}
         expected = {tensor.name: types.get(tensor.dtype, tensor.dtype) for tensor in (*graph.inputs, *graph.outputs)}
-        actual = {name: self._tensorrt.type_name(engine.get_tensor_dtype(name)) for name in _names(engine)}
+        names = [name for name in _names(engine) if not name.startswith(SCORES)]
+        actual = {name: self._tensorrt.type_name(engine.get_tensor_dtype(name)) for name in names}
         outputs = {tensor.name for tensor in graph.outputs if not tensor.optional or tensor.name in OPTIONAL_OUTPUTS}
         inputs = {tensor.name for tensor in graph.inputs}
         if not (actual.items() <= expected.items() and outputs <= actual.keys() <= outputs | inputs):
@@ -187,8 +198,9 @@ class TrtProgram:
             sizes = tensor.sizes(shape)
             if not context.library.set_input_shape(tensor.name, sizes):
                 raise EngineError(f"{self._tensorrt.library} refuses the shape {sizes} of {tensor.name}")
+        bound = {**addresses, **self._scores}
         for name in names:
-            if not context.library.set_tensor_address(name, addresses[name]):
+            if not context.library.set_tensor_address(name, bound[name]):
                 raise EngineError(f"{self._tensorrt.library} refuses the address of {name}")
 
     def _enqueue(self, context: "_Context") -> None:

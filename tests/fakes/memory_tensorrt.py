@@ -5,7 +5,7 @@ unless its engine was built to share it, as with 8.6. Shapes must be within the 
 shape and an address before a run. A run overwrites its memory for temporaries. It may compute everything twice, the
 second time from its own results. A context also has internal memory, which the first run after a change of shapes sets
 up: this run cannot be captured, and earlier captures cannot be replayed after it. A context with a running call keeps
-its profile.
+its profile. Steps of 8.6 also write the scores of self-attention, as tx-build requests.
 """
 
 import gc
@@ -90,12 +90,16 @@ class Context:
         beams = self.sizes.get("beam", 1)
         target = self.sizes["slots"] // beams if beams > 1 else self.sizes["target"]
         sizes = StepSizes(self.sizes["batch"], self.sizes["source"], target, True, beams)
+        scores = [self.addresses[name] for name in self.engine.scores]
+        scores_size = 4 * sizes.rows * sizes.target * self.engine.library.manifest.model.heads
         bound, alive, library = model.bind(self.addresses, sizes), weakref.ref(self), self.engine.library
 
         def work() -> None:
             assert alive() is not None, "the memory of a context that is gone"
             for _ in range(2 if library.twice else 1):
                 model.step(bound, sizes)
+            for address in scores:
+                model.device.view(address, scores_size).fill(POISON)
 
         model.device.enqueue(work)
         return not self.engine.library.fails
@@ -131,7 +135,10 @@ class Engine:
         self.library, self.file = library, file
         self.inputs = {tensor.name: tensor for tensor in graph.inputs}
         self.tensors = self.inputs | {tensor.name: tensor for tensor in graph.outputs}
-        self.names = [*self.tensors]
+        layers = range(library.manifest.model.decoder_layers)
+        is_marked = file.role == "decoder_step" and not library.strongly_typed
+        self.scores = [f"self_scores_{layer}" for layer in layers] if is_marked else []
+        self.names = [*self.tensors, *self.scores]
         self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         self.scratch = 1000 * max(profile.batch.max for profile in file.profiles)
 
@@ -143,7 +150,7 @@ class Engine:
         return self.names[index]
 
     def get_tensor_dtype(self, name: str) -> str:
-        dtype = self.tensors[name].dtype
+        dtype = "float32" if name in self.scores else self.tensors[name].dtype
         dtype = self.library.record.id_type if dtype == "int64" else dtype
         return "DataType." + {"float32": "FLOAT", "float16": "HALF"}.get(dtype, dtype.upper())
 

@@ -28,12 +28,15 @@ using namespace memory;
 namespace {
 
 constexpr std::size_t kScratch = 5000;
+// Outputs that tx-build adds to steps for TensorRT 8.6.
+const std::vector<std::string> kExtra = {"self_scores_0", "self_scores_1"};
 
 // What the library was asked for.
 struct EngineRequest {
   nvinfer1::ILogger* log = nullptr;
   std::deque<DriverStream> streams;      // what was captured is in them
   std::map<void*, std::size_t> scratch;  // and the most bytes that were used of each
+  std::map<void*, std::size_t> scores;   // and the most bytes that were written to each
   int contexts = 0;
   std::atomic<int> open = 0;  // contexts
   int with_memory = 0;        // contexts that would allocate it themselves
@@ -89,11 +92,19 @@ class ContextImpl : public ContextStubs {
       require(shapes_.count(name) == 0 || shapes_.at(name) == tensor.shape, "a shape that does not fit the others");
     }
     require(scratch_ != nullptr && !named_, "a context without memory, or one that names its layers");
-    asked().streams.emplace_back(stream).enqueue([tensors, sizes, step, scratch = scratch_, bytes = needed_] {
+    std::vector<void*> scores;
+    const std::int64_t heads = step ? shapes_.at("self_key_0")[1] : 0;
+    const auto written = sizeof(float) * static_cast<std::size_t>(sizes.batch * heads * sizes.target);
+    for (const std::string& name : role_ == kStep ? kExtra : std::vector<std::string>()) {
+      std::size_t& most = asked().scores[scores.emplace_back(addresses_.at(name))];
+      most = std::max(most, written);
+    }
+    asked().streams.emplace_back(stream).enqueue([=, scratch = scratch_, bytes = needed_] {
       std::memset(scratch, 0x55, bytes);
       const View view(tensors, sizes);
       if (!step) return run_encoder(view);
       for (int i = 0; i < 2; ++i) sizes.beams == 1 ? run_step(view, 1.0F) : run_beams(view, 1.0F);
+      for (void* address : scores) std::memset(address, 0x55, written);
     });
     return true;
   }
@@ -134,6 +145,10 @@ class EngineImpl : public EngineStubs {
       types_[name] = tensor.dtype == "int32"  ? nvinfer1::DataType::kINT32
                      : tensor.dtype == "bool" ? nvinfer1::DataType::kBOOL
                                               : nvinfer1::DataType::kFLOAT;
+    }
+    for (const std::string& name : role_ == kStep ? kExtra : std::vector<std::string>()) {
+      names_.push_back(name);
+      types_[name] = nvinfer1::DataType::kFLOAT;
     }
   }
 
@@ -231,6 +246,7 @@ std::unique_ptr<Engine> open_in(const std::filesystem::path& directory) {
   REQUIRE(library != nullptr);
   reinterpret_cast<void (*)(void* (*)(void*))>(::dlsym(library, "txport_test_nvinfer"))(make_runtime);
   asked().scratch.clear();
+  asked().scores.clear();
   asked().contexts = asked().with_memory = 0;
   return open_trt(small_manifest(), built_in(directory), [](const std::string& said) { FAIL_CHECK(said); });
 }
@@ -249,6 +265,15 @@ TEST_CASE("CUDA: TensorRT's contexts share one block of memory, and answer as wi
   CHECK(asked().with_memory == 0);
   REQUIRE(asked().scratch.size() == 1);
   CHECK(asked().scratch.begin()->second == kScratch);
+  // Scores are behind the temporaries, with room for the largest bucket: 8 rows, 128 positions.
+  REQUIRE(asked().scores.size() == kExtra.size());
+  const auto heads = static_cast<std::size_t>(small_manifest().model.heads);
+  auto* end = static_cast<std::byte*>(asked().scratch.begin()->first) + kScratch;
+  for (const auto& [address, bytes] : asked().scores) {
+    CHECK(static_cast<std::byte*>(address) >= end);
+    CHECK(bytes <= 4 * 8 * heads * 128);
+    end = static_cast<std::byte*>(address) + 4 * 8 * heads * 128;
+  }
   engine.reset();
   CHECK(left() == before);
 }

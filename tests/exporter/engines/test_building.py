@@ -21,7 +21,7 @@ from txport.exporter.engines import builder as builder_module
 from txport.exporter.engines import directory
 from txport.exporter.engines.builder import BuildOptions, add_profile
 from txport.exporter.engines.decoder_step import write_caches_by_select
-from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of
+from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of, leave_out_unknown
 from txport.exporter.engines.parsing import NetworkChanges, make_network, parse_graph
 from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, shapes, step_profiles
 from txport.exporter.engines.static_sizes import with_size
@@ -300,7 +300,7 @@ def test_no_weakly_typed_network_broadcasts_over_heads(written: Written, option:
     """What 8.6 needs is written into the network of another version, which checks types and shapes alike."""
     bundle, manifest = written(option, "float32")
     tensorrt = find_tensorrt("tensorrt_rtx")
-    eight: Any = SimpleNamespace(strongly_typed=False)
+    eight: Any = SimpleNamespace(strongly_typed=False, fuses_scores_wrongly=False)
     for lowering in ("standard", "scatter"):
         graph = graph_of(manifest, lowering)
         changes = NetworkChanges.of(eight, graph, manifest.model, select_caches=True)
@@ -315,6 +315,35 @@ def test_no_weakly_typed_network_broadcasts_over_heads(written: Written, option:
         check_network(tensorrt, network, graph, "float32", set())
         shapes = [{t.name: tuple(t.shape) for t in map(n.get_output, range(n.num_outputs))} for n in (plain, network)]
         assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("option", MODELS)
+def test_scores_of_self_attention_are_outputs_for_8_6(written: Written, option: str, precision: str) -> None:
+    """For each layer, the sum of products and mask, which the softmax reads, in the precision of the bundle."""
+    bundle, manifest = written(option, precision)
+    tensorrt = find_tensorrt("tensorrt_rtx")
+    eight: Any = SimpleNamespace(strongly_typed=False, fuses_scores_wrongly=True)
+    sizes = manifest.model
+    graph = graph_of(manifest, "scatter")
+    for select in (True, False):
+        changes = NetworkChanges.of(eight, graph, sizes, select_caches=select)
+        builder = tensorrt.module.Builder(tensorrt.logger)
+        network, _parser = make_network(tensorrt, builder, bundle / graph.file, changes)
+        names = {tensor.name for tensor in graph.outputs}
+        assert leave_out_unknown(network, graph, names) == graph
+        outputs = {tensor.name: tensor for tensor in map(network.get_output, range(network.num_outputs))}
+        scores = {f"self_scores_{layer}": outputs.get(f"self_scores_{layer}") for layer in range(sizes.decoder_layers)}
+        assert outputs.keys() - scores.keys() == names and None not in scores.values()
+        assert {tuple(tensor.shape) for tensor in scores.values() if tensor} == {(-1, sizes.heads, 1, -1)}
+        made = {layer.get_output(0).name: layer for layer in layers_of(network)}
+        read = {layer.get_input(0).name for layer in layers_of(network) if kind_of(layer) == "SOFTMAX"}
+        for layer, name in enumerate(scores):
+            assert name in read and kind_of(made[name]) == "ELEMENTWISE"
+            assert made[name].name.startswith(f"layers.{layer}/Add"), made[name].name
+    encoder = NetworkChanges.of(eight, manifest.encoder, sizes, select_caches=True)
+    strong: Any = SimpleNamespace(strongly_typed=True, fuses_scores_wrongly=False)
+    assert not encoder.mark_scores and not NetworkChanges.of(strong, graph, sizes, select_caches=True).mark_scores
 
 
 def one_head_meets_all(network: Any, heads: int) -> list[str]:

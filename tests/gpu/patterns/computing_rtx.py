@@ -18,6 +18,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 from txport.exporter.engines.decoder_step import head_broadcasts
 from txport.exporter.engines.network import kind_of, layers_of
+from txport.runtime.engines.build_record import SCORES
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 
 # Returns the names of the layers of a network that compute wrongly.
@@ -35,8 +36,27 @@ def broadcasts_over_heads(network: Any) -> Iterable[str]:
     return {layer.name for layer, *_ in head_broadcasts(network, 4)}
 
 
+def fused_attention(network: Any) -> Iterable[str]:
+    """Plant the other fault of TensorRT 8.6.0: attention with a computed mask, unless its scores are outputs."""
+    outputs = {network.get_output(index).name for index in range(network.num_outputs)}
+    made = {layer.get_output(0).name: layer for layer in layers_of(network)}
+    for layer in layers_of(network):
+        scores = layer.get_input(0)
+        if kind_of(layer) != "SOFTMAX" or scores.name in outputs:
+            continue
+        mask = made.get(made[scores.name].get_input(1).name)
+        if mask is not None and kind_of(mask) == "CONCATENATION":  # repeated over heads
+            mask = made.get(mask.get_input(0).name)
+        if mask is not None and kind_of(mask) == "SELECT":
+            yield layer.name
+
+
 # Those that a rehearsal may plant by `TXPORT_GPU_FAULT`.
-FAULTS: dict[str, Fault] = {"none": none, "broadcasts_over_heads": broadcasts_over_heads}
+FAULTS: dict[str, Fault] = {
+    "none": none,
+    "broadcasts_over_heads": broadcasts_over_heads,
+    "fused_attention": fused_attention,
+}
 
 
 def of_node(*parts: str) -> Fault:
@@ -90,7 +110,9 @@ class ComputingRtx(TensorRt):
         """Write the graph's file, its outputs, and the layers that compute wrongly."""
         wrong = sorted(self.wrong(network))
         outputs = [network.get_output(index).name for index in range(network.num_outputs)]
-        plan = {"file": self.files[id(network)], "wrong": wrong, "outputs": outputs}
+        nodes = {layer.get_output(0).name: layer.name for layer in layers_of(network)}  # tx-build renames scores
+        scores = {name: nodes[name] for name in outputs if name.startswith(SCORES)}
+        plan = {"file": self.files[id(network)], "wrong": wrong, "outputs": outputs, "scores": scores}
         file.write(json.dumps(plan).encode())
         return True
 
@@ -110,9 +132,12 @@ class ComputingRtx(TensorRt):
 class ComputingEngine:
     """An `ICudaEngine` and its `IExecutionContext`, over memory of the host."""
 
-    def __init__(self, file: str, wrong: list[str], outputs: list[str]) -> None:
+    def __init__(self, file: str, wrong: list[str], outputs: list[str], scores: dict[str, str]) -> None:
         model = onnx.load(file)
         nodes = {node.name for node in model.graph.node}
+        values = {node.name: node.output[0] for node in model.graph.node}
+        for name, node in scores.items():
+            model.graph.node.append(helper.make_node("Identity", [values[node]], [name]))
         plant(model, {name if name in nodes else _ADDED.sub("", name) for name in wrong})
         known = {value.name for value in model.graph.output}
         model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in outputs if name not in known)

@@ -17,7 +17,7 @@ from txport.exporter.engines.builder import add_profile
 from txport.exporter.engines.parsing import NetworkChanges, make_network
 from txport.exporter.engines.process import run_apart
 from txport.runtime.device.device import Device
-from txport.runtime.engines.build_record import LibraryName
+from txport.runtime.engines.build_record import SCORES, LibraryName
 from txport.runtime.engines.tensorrt import TensorRt, find_tensorrt
 from txport.runtime.errors import BundleError, CheckFailed, EngineError
 
@@ -41,6 +41,8 @@ PATTERNS = (
 PRECISIONS = ("float32", "float16")
 # The decoder step of a small model, and its sublayers, whose residuals are compared.
 STEP = "step"
+# Cases with self-attention, whose scores can be outputs.
+ATTENDING = ("self_attention", "self_attention_t5", STEP)
 SUBLAYERS = tuple(f"{kind} of layer {layer}" for layer in (0, 1) for kind in ("self", "cross", "feed_forward"))
 # No powers of two, and enough rows for one after the first.
 SIZES = {"batch": 4, "source": 7, "target": 11}
@@ -99,6 +101,7 @@ class Job:
         repeat: repeat inputs over heads; None if this version needs it.
         select: write caches by `Where`; None if this version does.
         streams: maximum of auxiliary streams; None for the library's own choice.
+        scores: make the scores of self-attention outputs; None if this version needs it.
         sublayer: whose residual becomes an output, and is compared instead of the outputs; "" for none.
     """
 
@@ -108,11 +111,16 @@ class Job:
     repeat: bool | None = None
     select: bool | None = None
     streams: int | None = None
+    scores: bool | None = None
     sublayer: str = ""
 
     def __str__(self) -> str:
         """Name what differs from the network of tx-build."""
-        words = {"repeated over heads": self.repeat, "caches by Where": self.select}
+        words = {
+            "repeated over heads": self.repeat,
+            "caches by Where": self.select,
+            "scores as outputs": self.scores,
+        }
         parts = [f"level {self.level}", *(f"{name}: {word}" for name, word in words.items() if word is not None)]
         parts += ["source of any length"] * self.dynamic
         parts += [f"{self.streams} auxiliary streams"] * (self.streams is not None)
@@ -122,8 +130,13 @@ class Job:
         """Return the changes that tx-build makes of the network in this version, or those of the job."""
         repeat = not tensorrt.strongly_typed if self.repeat is None else self.repeat
         select = tensorrt.selects_caches if self.select is None else self.select
-        written = self.case.lowering == "scatter" and bool(self.case.caches)
-        return NetworkChanges(select and written, frozenset({self.case.heads} if repeat else ()))
+        scores = tensorrt.fuses_scores_wrongly if self.scores is None else self.scores
+        is_scatter = self.case.lowering == "scatter"
+        return NetworkChanges(
+            select_caches=select and is_scatter and bool(self.case.caches),
+            heads=frozenset({self.case.heads} if repeat else ()),
+            mark_scores=scores and is_scatter and self.case.name in ATTENDING,
+        )
 
     def shapes(self, name: str) -> tuple[list[int], list[int], list[int]]:
         """Return the smallest, the best and the largest shape of an input."""
@@ -253,11 +266,12 @@ def prefixes(step: Case) -> list[Job]:
 
 def variants(step: Case) -> list[Job]:
     """Return all ways to build the step."""
-    written = (True, False) if step.lowering == "scatter" else (None,)
+    changed = (True, False) if step.lowering == "scatter" else (None,)
     return [
-        Job(step, level, repeat=repeat, select=select, streams=streams)
+        Job(step, level, repeat=repeat, select=select, streams=streams, scores=scores)
+        for scores in changed
         for repeat in (True, False)
-        for select in written
+        for select in changed
         for level in (3, 0)
         for streams in (None, 0)
     ]
@@ -289,6 +303,9 @@ def run(tensorrt: TensorRt, device: Device, plan: Path, case: Case, outputs: Arr
     found = {name: np.empty(array.shape, types[name]) for name, array in outputs.items()}
     refused = context is None or not context.set_optimization_profile_async(0, device.stream)
     for name in names - case.caches.keys():
+        if name.startswith(SCORES):
+            memory[name] = device.allocate(SIZES["batch"] * case.heads * SIZES["target"] * types[name].itemsize)
+            continue
         array = feeds[name] if name in feeds else found[name]
         memory[name] = device.allocate(array.nbytes)
         if name in feeds:

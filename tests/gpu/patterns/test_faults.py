@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'txport[dev]'")
 pytest.importorskip("tensorrt_rtx_bindings", reason="needs TensorRT-RTX (x86-64): pip install 'txport[dev]'")
 
-from computing_rtx import ComputingRtx, Fault, broadcasts_over_heads, none, of_kind, of_node
+from computing_rtx import ComputingRtx, Fault, broadcasts_over_heads, fused_attention, none, of_kind, of_node
 from host_driver import build_driver
 from memory_device import MemoryDevice
 from pattern_graphs import write_cases
@@ -78,6 +78,8 @@ def test_without_a_fault_every_case_is_right(cases: list[Case], fault: Callable[
     [
         (broadcasts_over_heads, {"repeat": False}, {*ATTENTIONS, "cache_write", "rotary"}),
         (broadcasts_over_heads, {"repeat": True}, set()),
+        (fused_attention, {}, {"self_attention", "self_attention_t5"}),
+        (fused_attention, {"scores": True}, set()),
         (of_node("ScatterElements/Where"), {}, {"self_attention", "self_attention_t5", "cache_write"}),
         (of_node("ScatterElements/Where"), {"select": False}, set()),
         (of_kind("SCATTER"), {"select": False}, {"self_attention", "self_attention_t5", "cache_write", "mixture"}),
@@ -119,9 +121,11 @@ def test_the_first_wrong_prefix_names_the_sublayer(
 
 def test_the_variants_that_are_right_are_the_way_out(cases: list[Case], fault: Callable[[Fault, Job], str]) -> None:
     jobs = variants(chosen(cases)[STEP])
-    assert len(jobs) == len(set(map(str, jobs))) == 16
+    assert len(jobs) == len(set(map(str, jobs))) == 32
     right = [job for job in jobs if not fault(broadcasts_over_heads, job)]
     assert right == [job for job in jobs if job.repeat]
+    right = [job for job in jobs if not fault(fused_attention, job)]
+    assert right == [job for job in jobs if job.scores]
     right = [job for job in jobs if not fault(of_node("ScatterElements/Where"), job)]
     assert right == [job for job in jobs if not job.select]
     assert all(job.select is None for job in variants(chosen(cases, "tensorscatter")[STEP]))
@@ -142,7 +146,7 @@ def test_tensorrt_rtx_builds_every_case(lowering: str, cases: list[Case], tmp_pa
     """And a prefix of the step in a process of its own, as on a GPU."""
     tensorrt = find_tensorrt("tensorrt_rtx")
     for case in chosen(cases, lowering, "float16").values():
-        build(Job(case, level=0, dynamic=True), tmp_path / case.name, tensorrt, "8.9")
+        build(Job(case, level=0, dynamic=True, scores=True), tmp_path / case.name, tensorrt, "8.9")
         assert (tmp_path / case.name).stat().st_size > 0
     builds = Builds(tmp_path, partial(build_apart, "tensorrt_rtx", "8.9"))
     assert builds.plan(prefixes(chosen(cases, lowering)[STEP])[1]).stat().st_size > 0
@@ -177,4 +181,4 @@ def test_a_rehearsal_with_the_fault_of_tensorrt_8_6_reports_it(tmp_path: Path, b
     }
     assert wrong == {*ATTENTIONS, "rotary", "cache_write"}
     assert "the step in float16 is wrong from self of layer 0 on: " in report
-    assert "Right are: level 3, repeated over heads: True, caches by Where: True; level 3, " in report
+    assert "Right are: level 3, repeated over heads: True, caches by Where: True, scores as outputs: True; " in report

@@ -19,7 +19,7 @@ from tensorrt_programs import open_program, trt_engine
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Limits
 from txport.runtime.device.beams import DeviceBeams
-from txport.runtime.device.buffers import StepBuffers, StepSizes
+from txport.runtime.device.buffers import StepBuffers, StepSizes, state_block
 from txport.runtime.device.capture import WHOLE_DEVICE
 from txport.runtime.device.engine import DeviceEngine
 from txport.runtime.engines.build_record import BuildRecord, LibraryName, LibraryVersion
@@ -209,6 +209,22 @@ def test_all_contexts_share_one_block_for_temporaries(version: str, tmp_path: Pa
     scratch = {context.scratch for opened in library.opened for context in opened.contexts}
     assert {address for address, _ in scratch} == {block} and block in device.memory
     assert sum(len(opened.contexts) for opened in library.opened) >= 5, "encoders and several buckets"
+
+
+def test_scores_have_memory_that_nothing_else_uses(tmp_path: Path) -> None:
+    """Behind the temporaries and the new state, for the largest bucket: 4 rows, 100 positions."""
+    program, library = open_program(tmp_path)
+    engine = trt_engine(program, library)
+    ids_of(engine, sources(4, 90))
+    (block,) = (at for at, data in library.model.device.memory.items() if at == program._scratch)
+    bytes_of_scores = 4 * 4 * library.manifest.model.heads * 100
+    contexts = [context for opened in library.opened for context in opened.contexts if opened.scores]
+    assert contexts and all(len(context.engine.scores) == library.manifest.model.decoder_layers for context in contexts)
+    for context in contexts:
+        bound = sorted(context.addresses[name] for name in context.engine.scores)
+        assert bound[0] >= max(sum(context.scratch or ()), program._aside + state_block(4, program.id_type).size)
+        ends = [*bound[1:], block + len(library.model.device.memory[block])]
+        assert all(end - start >= bytes_of_scores for start, end in zip(bound, ends, strict=True))
 
 
 def test_memory_that_runs_out_for_a_context_ends_nothing(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ namespace txport::core {
 
 inline constexpr std::int64_t kBuildFormatVersion = 1;
 inline constexpr const char* kBuildName = "build.json";
+// Outputs of engines whose names begin so are not read: tx-build adds them for TensorRT 8.6, against a wrong fusion.
+inline constexpr const char* kScores = "self_scores_";
 
 // Name and version of the library that built the engines.
 struct LibraryVersion {

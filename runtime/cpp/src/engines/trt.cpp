@@ -1,6 +1,9 @@
 // There is one execution context for each set of buffers, with the optimization profile of its bucket, and one for each
 // profile of the encoder. All contexts run on one stream and share one block of memory for temporaries. The block is
 // never moved, since captured graphs contain its address. All functions used here exist in TensorRT 8.6 to 11.
+//
+// Steps of TensorRT 8.6 also write the scores of self-attention, as outputs that are not read. All contexts share the
+// memory for them: 4 bytes for each layer, row, head and position of the largest caches.
 
 #include "engines/trt.hpp"
 
@@ -13,6 +16,7 @@
 
 #include "bundle/files.hpp"
 #include "bundle/interface.hpp"
+#include "device/buffers.hpp"
 #include "device/capture.hpp"
 #include "device/cuda.hpp"
 #include "device/engine.hpp"
@@ -48,12 +52,15 @@ struct Bucket {
 
 std::string title() { return tensorrt_version().title(); }
 
-// Device memory for the temporaries of all contexts.
+bool is_scores(const std::string& name) { return name.rfind(kScores, 0) == 0; }
+
+// Device memory for the temporaries of all contexts and, after them, for `scores_bytes` of each output `scores`.
 class Scratch {
  public:
-  Scratch(std::shared_ptr<Device> device, std::size_t bytes) : bytes(bytes), device_(std::move(device)) {
+  Scratch(std::shared_ptr<Device> device, std::size_t bytes, std::set<std::string> scores, std::size_t scores_bytes)
+      : bytes(bytes), device_(std::move(device)), scores_(std::move(scores)), scores_bytes_(aligned(scores_bytes)) {
     try {
-      address_ = device_->allocate(bytes);
+      address_ = device_->allocate(aligned(bytes) + scores_.size() * scores_bytes_);
     } catch (const ResourceError& error) {
       throw ResourceError(std::string(error.what()) +
                           " for the engines' temporaries: run tx-build again with a smaller --max-batch");
@@ -65,10 +72,16 @@ class Scratch {
 
   const std::size_t bytes;
   std::byte* address() const { return address_; }
+  std::byte* scores(const std::string& name) const {
+    const auto index = std::distance(scores_.begin(), scores_.find(name));
+    return address_ + aligned(bytes) + static_cast<std::size_t>(index) * scores_bytes_;
+  }
   Device& device() const { return *device_; }
 
  private:
   const std::shared_ptr<Device> device_;
+  const std::set<std::string> scores_;
+  const std::size_t scores_bytes_;
   std::byte* address_ = nullptr;
 };
 
@@ -92,9 +105,9 @@ class Context {
 
   void bind(const DeviceTensors& tensors) {
     for (const std::string& name : bucket_.engine->names) {
-      const DeviceTensor& tensor = tensors.at(name);
-      if (is_input(name)) set_shape(name, tensor.shape);
-      if (!context_->setTensorAddress(name.c_str(), tensor.address)) {
+      if (is_input(name)) set_shape(name, tensors.at(name).shape);
+      std::byte* address = is_scores(name) ? scratch_->scores(name) : tensors.at(name).address;
+      if (!context_->setTensorAddress(name.c_str(), address)) {
         throw EngineError(title() + " refuses the address of " + name);
       }
     }
@@ -148,13 +161,23 @@ struct Role {
 
 class TrtProgram : public Program {
  public:
-  TrtProgram(Role encoder, Role step, Role beams, std::int64_t source, std::shared_ptr<Device> device)
-      : encoder_(std::move(encoder)), step_(std::move(step)), beams_(std::move(beams)), source_(source) {
+  TrtProgram(Role encoder, Role step, Role beams, const Limits& limits, std::int64_t heads,
+             std::shared_ptr<Device> device)
+      : encoder_(std::move(encoder)), step_(std::move(step)), beams_(std::move(beams)), source_(limits.source) {
     std::size_t maximum = 0;
+    std::set<std::string> scores;
+    std::int64_t numbers = 0;
     for (const Role* role : {&encoder_, &step_, &beams_}) {
-      for (const Bucket& bucket : role->buckets) maximum = std::max(maximum, scratch_bytes(*bucket.engine->engine));
+      for (const Bucket& bucket : role->buckets) {
+        maximum = std::max(maximum, scratch_bytes(*bucket.engine->engine));
+        numbers = std::max(numbers, bucket.maximum.batch * heads * bucket.maximum.target);
+        for (const std::string& name : bucket.engine->names) {
+          if (is_scores(name)) scores.insert(name);
+        }
+      }
     }
-    scratch_ = std::make_shared<Scratch>(std::move(device), maximum);
+    scratch_ = std::make_shared<Scratch>(std::move(device), maximum, std::move(scores),
+                                         sizeof(float) * static_cast<std::size_t>(numbers));
     for (const Bucket& bucket : encoder_.buckets) {
       encoders_.push_back(std::make_unique<Context>(bucket, encoder_.graph, scratch_));
     }
@@ -226,8 +249,8 @@ class TrtProgram : public Program {
   }
 };
 
-// Check the inputs and outputs of an engine. TensorRT may remove unused inputs. It needs memory for every output, so
-// tx-build must have removed outputs that are not bound.
+// Check the inputs and outputs of an engine, except scores. TensorRT may remove unused inputs. It needs memory for every
+// output, so tx-build must have removed outputs that are not bound.
 void check_tensors(const fs::path& path, const OpenEngine& opened, const Graph& graph, const std::string& id_type) {
   std::map<std::string, std::string> listed;
   for (const auto* tensors : {&graph.inputs, &graph.outputs}) {
@@ -237,6 +260,7 @@ void check_tensors(const fs::path& path, const OpenEngine& opened, const Graph& 
     return opened.names.count(tensor.name) == (is_bound(tensor) ? 1 : 0);
   });
   for (const std::string& name : opened.names) {
+    if (is_scores(name)) continue;
     fits = fits && listed.count(name) == 1 && listed[name] == name_of(opened.engine->getTensorDataType(name.c_str()));
   }
   if (!fits) {
@@ -322,7 +346,7 @@ std::unique_ptr<Engine> open_trt(const Manifest& manifest, const Built& built,
   const Graph& step = manifest.step(record.lowering);
   Role beams = graph == nullptr ? Role(step, {}) : role(kBeams, *graph);
   auto program = std::make_unique<TrtProgram>(role(kEncoder, manifest.encoder()), role(kStep, step), std::move(beams),
-                                              limits.source, device);
+                                              limits, manifest.model.heads, device);
   uncaptured.unlock();  // a program that is dropped takes it again
   return make_device_engine(
       manifest, {title() + ", lowering " + record.lowering + ", " + built.directory.filename().string(), limits,
