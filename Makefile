@@ -34,7 +34,7 @@ sanitized = { CXX=clang++ CC=clang $(CPP_CMAKE) -B $(CPP)/$(1) -DCMAKE_BUILD_TYP
 # Tests and fuzz targets share what is compiled.
 sanitized_address = $(call sanitized,address,-DTXPORT_SANITIZE=address$(comma)undefined -DTXPORT_FUZZERS=ON)
 sanitized_thread = $(call sanitized,thread,-DTXPORT_SANITIZE=thread)
-# $(call sanitized_tests,FOLDER): one process has nearly all of them, so that two folders' are run at the same time.
+# $(call sanitized_tests,FOLDER): in processes that take differently long, so that two folders' are run at the same time.
 sanitized_tests = TSAN_OPTIONS=suppressions=$(CURDIR)/tests/cpp/tsan.txt:die_after_fork=0 ctest --test-dir $(CPP)/$(1) -j $(WORKERS) \
   --timeout 900 --output-on-failure > $(CPP)/$(1)-tests.log 2>&1
 comma := ,

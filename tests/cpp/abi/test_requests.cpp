@@ -347,7 +347,8 @@ TEST_CASE("C and C++ API: a request of the parent fails in a forked process inst
   const Opened opened;
   std::promise<void> started;
   std::promise<void> go_on;
-  const auto hold = [&started, released = go_on.get_future().share(), first = true](const txport::Piece&) mutable {
+  std::shared_future<void> released = go_on.get_future().share();
+  const auto hold = [&started, released, first = true](const txport::Piece&) mutable {
     if (std::exchange(first, false)) started.set_value();
     released.wait();
     return true;
@@ -358,8 +359,9 @@ TEST_CASE("C and C++ API: a request of the parent fails in a forked process inst
   started.get_future().wait();
   txport_pending* in_c = nullptr;
   txport_request request = TXPORT_REQUEST_INIT;
-  request.token = [](void*, int64_t, const char*, size_t, double) {
-    std::this_thread::sleep_for(std::chrono::seconds(2));
+  request.user = &released;
+  request.token = [](void* user, int64_t, const char*, size_t, double) {
+    static_cast<std::shared_future<void>*>(user)->wait();
     return 0;
   };
   REQUIRE(txport_submit(opened.translator, "one", SIZE_MAX, nullptr, &request, &in_c) == TXPORT_OK);
