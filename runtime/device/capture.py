@@ -127,6 +127,6 @@ def _give_up(program: Program, fault: str) -> None:
 
 
 def _enqueue(enqueue: Callable[[], None], buffers: StepBuffers, count: int) -> None:
-    for slot in range(count):
+    for ring_index in range(count):
         enqueue()
-        buffers.keep_tokens(slot)
+        buffers.keep_tokens(ring_index)
