@@ -6,7 +6,7 @@ from pathlib import Path
 
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.schema import Verification
-from txport.runtime.engines.choice import FUSED, against_fused
+from txport.runtime.engines.choice import FUSED, why_not_fused
 from txport.runtime.golden import Difference, Golden, check, check_translator, load_golden
 from txport.runtime.translator import Translator
 
@@ -66,7 +66,7 @@ def awaits_fused(manifest: Manifest) -> bool:
     verification = manifest.verification
     if verification is None or FUSED in verification.engines:
         return False
-    return against_fused(_with_fused(manifest, verification)) is None
+    return why_not_fused(_with_fused(manifest, verification)) is None
 
 
 def admit_fused(bundle: Path, manifest: Manifest) -> None:

@@ -14,7 +14,7 @@ from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.console.flags import DEVICE, ENGINE, TRUST_ENGINES
 from txport.runtime.console.words import printable
 from txport.runtime.engines.build_record import BuildRecord
-from txport.runtime.engines.choice import FUSED, against_fused, choose, installed
+from txport.runtime.engines.choice import FUSED, choose, installed, why_not_fused
 from txport.runtime.engines.directories import ENGINES, directories, untrusted, user_engines
 from txport.runtime.errors import BundleError, CheckFailed, EngineError, InputError, MissingLibrary, TxportError
 from txport.runtime.version import VERSION
@@ -148,7 +148,7 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "graph", f"{graph.name}: {', '.join(facts)}"
     if manifest.parameters is not None:
         state = "usable here"
-        if against := against_fused(manifest):
+        if against := why_not_fused(manifest):
             state = f"not used here: {against}"
         yield "parameters", f"{len(manifest.parameters.tensors)} tensors for the fused engine, which is {state}"
     yield from _tokenizer_rows(manifest.tokenizer)

@@ -4,12 +4,15 @@
 
 Requests of one sentence each arrive at random times (a Poisson process), also while earlier ones are unanswered, so a
 slower system has more waiting requests. Both systems get the same sentences at the same times, in turns within one
-process. CTranslate2 runs with one batch on all cores and with one batch on each core, and the better one at each load
-counts. On a busy machine, the threads of one batch wait for each other and take seconds for a sentence; exclude this
-variant by --settings. CTranslate2 does not batch requests of several callers, so max_batch_size has no effect. Loads
-are shares of the maximum load of CTranslate2, its throughput for many waiting sentences, which is measured first.
+process. CTranslate2 runs in two variants, on N cores: N batches of one thread (Nx1), and one batch of N threads (1xN).
+At each load, the ratio uses the variant with the lower p99. On a busy machine, exclude 1xN by --settings, since its
+threads wait for each other and take seconds for a sentence. CTranslate2 does not batch requests of several callers, so
+max_batch_size has no effect. Loads are shares of the maximum load of CTranslate2, its throughput for many waiting
+sentences, which is measured first.
 Timed: from the planned arrival of a request to its answer. Not timed: loading, tokenization, a warm-up.
-Sources are random ids with 4 to 60 tokens, distributed like sentences. Each answer is as long as its source.
+Sources are random ids with 4 to 60 tokens, distributed like sentences. Each answer must be as long as its source:
+CTranslate2 is forced to this length, but for txport it is only the maximum. The model must therefore never generate
+eos, as models with random weights do. The numbers of generated tokens are checked.
 """
 
 import time
@@ -42,7 +45,7 @@ _LOAD_SENTENCES = 48  # number of sentences for the measurement of the maximum l
 
 
 def requests_of(manifest: Manifest, count: int) -> list[Request]:
-    """Return random sentences, the same in every run. Each answer is as long as its source."""
+    """Return random sentences, the same in every run. The maximum length of an answer is that of its source."""
     draw = np.random.default_rng(0)
     lengths = np.clip(draw.lognormal(np.log(22), 0.5, count).astype(int), 4, 60)
     vocabulary = manifest.model.source_vocabulary
@@ -68,8 +71,15 @@ def txport_system(bundle: Path, threads: int) -> System:
     return System(OURS, submit)
 
 
-def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: str) -> list[System]:
-    """Return CTranslate2's asynchronous translator, with each of the settings."""
+def ctranslate2_systems(model: Path, compute_type: str, unused_end: int, settings: str) -> list[System]:
+    """Return CTranslate2's asynchronous translator, with each of the settings.
+
+    Args:
+        model: directory of the CTranslate2 model.
+        compute_type: of CTranslate2.
+        unused_end: an id that the model never generates. As end token, it does not end an answer early.
+        settings: inter_threads x intra_threads of each translator, separated by commas.
+    """
     waiters = ThreadPoolExecutor(512)  # CTranslate2's results have no callbacks, so a thread waits for each
 
     def system(inter: int, intra: int) -> System:
@@ -85,7 +95,7 @@ def ctranslate2_systems(model: Path, compute_type: str, absent: int, settings: s
                 max_decoding_length=request.max_length,
                 max_input_length=0,
                 min_decoding_length=request.max_length,
-                end_token=[token(absent)],
+                end_token=[token(unused_end)],
             )
             waiters.submit(lambda: answered(len(pending.result().hypotheses[0])))
 
@@ -150,7 +160,7 @@ def compare(
 
 
 def report(rows: list[Row], shares: list[float]) -> None:
-    """Print milliseconds at each load, and the ratio of txport's p99 to that of the better CTranslate2."""
+    """Print milliseconds at each load, and the ratio of txport's p99 to the lowest p99 of CTranslate2."""
     loads = sorted({row.load for row in rows})
     for share, load in zip(shares, loads, strict=True):
         rows_at_load = [row for row in rows if row.load == load]
@@ -163,10 +173,10 @@ def report(rows: list[Row], shares: list[float]) -> None:
         click.echo(f"  {share:4.0%}  p99 of txport / of CTranslate2 {ours.p99 / theirs:.2f}")
 
 
-def draw_plot(rows_by_type: dict[str, list[Row]], output: Path) -> None:
-    """Write plots of p50 and p99 by load, one for each precision."""
+def draw_plot(model: str, rows_by_type: dict[str, list[Row]], output: Path) -> None:
+    """Write plots of p50 and p99 by load, one for each precision of a model."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
-    for axes, (title, rows) in zip(
+    for axes, (compute_type, rows) in zip(
         np.atleast_1d(figure.subplots(1, len(rows_by_type))), rows_by_type.items(), strict=True
     ):
         style(axes)
@@ -178,7 +188,7 @@ def draw_plot(rows_by_type: dict[str, list[Row]], output: Path) -> None:
             )
             axes.plot(loads, [row.p50 * 1e3 for row in rows_of_system], "--", color=colour, label="p50", linewidth=1)
         axes.set_yscale("log")
-        axes.set_title(f"base, {title}", fontsize=10, loc="left")
+        axes.set_title(f"{model}, {compute_type}", fontsize=10, loc="left")
         axes.set_xlabel("sentences a second (Poisson arrivals)")
         axes.set_ylabel("ms to the answer")
         axes.legend(fontsize=7, frameon=False)
@@ -188,14 +198,22 @@ def draw_plot(rows_by_type: dict[str, list[Row]], output: Path) -> None:
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--pair", "pairs", type=(click.Path(path_type=Path), str), multiple=True, required=True)
+@click.option(
+    "--pair",
+    "pairs",
+    type=(click.Path(path_type=Path), str),
+    multiple=True,
+    required=True,
+    help="Bundle, and the compute type of CTranslate2 to compare it with. Repeatable.",
+)
 @click.option(
     "--shares", default="0.3,0.5,0.7,0.9", show_default=True, help="Loads, as fractions of CTranslate2's maximum."
 )
-@click.option("--seconds", default=5.0, show_default=True, help="Seconds per system and load.")
-@click.option("--turns", default=2, show_default=True)
+@click.option("--seconds", default=5.0, show_default=True, help="Seconds per system, load and turn.")
+@click.option("--turns", default=2, show_default=True, help="Number of measurements of each system and load.")
 @click.option(
-    "--settings", help="inter_threads x intra_threads of CTranslate2. [default: for example 2x1,1x2 on two cores]"
+    "--settings",
+    help="Threads of CTranslate2, as INTERxINTRA, separated by commas. [default: Nx1,1xN for N cores]",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="SVG file for the plot.")
 def main(
@@ -207,7 +225,7 @@ def main(
     settings: str | None,
     output: Path | None,
 ) -> None:
-    """Compare bundles with the CTranslate2 MODEL of the same weights, each bundle with one of its compute types."""
+    """Compare bundles with the CTranslate2 MODEL of the same weights. Each bundle is compared in one compute type."""
     rows_by_type = {}
     default = ",".join(dict.fromkeys((f"{cores()}x1", f"1x{cores()}")))
     for bundle, compute_type in pairs:
@@ -220,11 +238,11 @@ def main(
         click.echo(f"{bundle.name} and CTranslate2 {ctranslate2.__version__} {compute_type}, {cores()} cores")
         for system in systems:
             highest_load(system, requests[:4])  # a warm-up
-        parts = [float(share) for share in shares.split(",")]
-        rows_by_type[compute_type] = compare(systems, requests, parts, seconds, turns)
-        report(rows_by_type[compute_type], parts)
+        fractions = [float(share) for share in shares.split(",")]
+        rows_by_type[compute_type] = compare(systems, requests, fractions, seconds, turns)
+        report(rows_by_type[compute_type], fractions)
     if output is not None:
-        draw_plot(rows_by_type, output)
+        draw_plot(model.name, rows_by_type, output)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Conversion of a graph to float16: every float tensor becomes float16 except in listed nodes, the float32 islands.
 
 The graph is strongly typed, so that precision does not depend on builder flags or the runtime: TensorRT 11 has no such
-flags, and elsewhere they may silently have no effect. `rounded` makes float16 rounding visible on a CPU. ONNX Runtime's
-CPU provider computes a float16 graph in float32 without intermediate rounding, so values that overflow on a GPU do not
-overflow there.
+flags, and elsewhere they may silently have no effect. ONNX Runtime's CPU provider computes a float16 graph in float32
+without intermediate rounding, so values that overflow on a GPU do not overflow on a CPU. `round_results` changes a
+graph so that a CPU rounds every result to float16 as well.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ HALF = ir.DataType.FLOAT16
 SINGLE = ir.DataType.FLOAT
 _NAMES = {HALF: "float16", SINGLE: "float32"}
 
-# These only move values: their inputs are already rounded.
+# Operators that only move values, so their results need no rounding if their inputs are rounded.
 _MOVES = set(
     "Concat Expand Gather Reshape ScatterElements Slice Split Squeeze TensorScatter Transpose Unsqueeze Where".split()
 )
@@ -34,10 +34,10 @@ SINGLE_OUTPUTS = ("log_probabilities", "cross_attention", "self_attention", "mem
 _BIAS = {"SkipLayerNormalization": 4, "SkipSimplifiedLayerNormalization": 3}
 
 
-def ending(model: ir.Model) -> set[str]:
-    """Return the nodes between the last products and `SINGLE_OUTPUTS`, which are also computed in float32.
+def final_nodes(model: ir.Model) -> set[str]:
+    """Return the names of the nodes between the last products and `SINGLE_OUTPUTS`, which stay in float32 as well.
 
-    They begin with the softmax of attention, and after the projection.
+    For attention weights, these nodes begin with the softmax; for logits and scores, after the output projection.
     """
     nodes: set[ir.Node] = set()
     values = [value for value in model.graph.outputs if value.name in SINGLE_OUTPUTS]
@@ -59,7 +59,7 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
 
     Args:
         model: float32 graph in topological order, with dtypes for all values.
-        islands: names of nodes that stay in float32, with weights that only they use.
+        islands: names of nodes that stay in float32. Weights that only these nodes use stay in float32 as well.
     """
     graph = model.graph
     masks = _masks(model.graph)
@@ -74,7 +74,7 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
                 if (value, precision) not in variants:
                     variant = _variant(graph, value, precision)
                     variants[value, precision] = (
-                        _unbounded(graph, variant) if value in masks and precision == SINGLE else variant
+                        _float32_mask(graph, variant) if value in masks and precision == SINGLE else variant
                     )
                 node.replace_input_with(index, variants[value, precision])
         for output in node.outputs:
@@ -94,10 +94,11 @@ def to_float16(model: ir.Model, islands: Collection[str]) -> None:
     remove_unused_weights(graph)
 
 
-def rounded(model: ir.Model) -> None:
-    """Change a float16 graph to compute in float32 and cast every result to float16 and back, so that it always rounds.
+def round_results(model: ir.Model) -> None:
+    """Change a float16 graph in place so that it computes in float32 and casts every result to float16 and back.
 
-    Names, dtypes and order of inputs and outputs do not change, so the graph can replace the original.
+    It then rounds on every device. Names, dtypes and order of inputs and outputs do not change, so the graph can
+    replace the original.
     """
     graph = model.graph
     _widen_weights(graph)
@@ -204,6 +205,10 @@ def _widen_weights(graph: ir.Graph) -> None:
 
 
 def _round_output(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
+    """Round an output of a node by a Cast to float16 and back.
+
+    Results of `_MOVES` need none, except that graph outputs are cast to float16, their original dtype.
+    """
     users = list(output.uses())
     name = output.name
     is_output = output.is_graph_output()
@@ -261,19 +266,23 @@ def is_masked(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _masks(graph: ir.Graph) -> set[ir.Value]:
-    """Return masks that are added to scores: inputs and results of Where, also after moves and additions."""
-    masks_and_results = {value for value in graph.inputs if value.name == "cross_bias"}
+    """Return masks that are added to scores.
+
+    These are the graph input `cross_bias`, the results of Where with a masking constant, and the results of moves and
+    sums of masks.
+    """
+    found = {value for value in graph.inputs if value.name == "cross_bias"}
     for node in graph:
         constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
-        masks = node.op_type == "Where" and any(
+        creates_mask = node.op_type == "Where" and any(
             constant.size == 1 and is_masked(constant.numpy()) for constant in constants
         )
         # Biases of relative positions are added to a mask. Scores, which are products, are not masks themselves.
-        sums = not any(value is not None and _is_product(value) for value in node.inputs)
-        moves = node.op_type in ("Add", "Gather", "Unsqueeze", "Where") and sums
-        if masks or (moves and any(value in masks_and_results for value in node.inputs)):
-            masks_and_results.update(node.outputs)
-    return masks_and_results
+        has_no_product = not any(value is not None and _is_product(value) for value in node.inputs)
+        passes_mask = node.op_type in ("Add", "Gather", "Unsqueeze", "Where") and has_no_product
+        if creates_mask or (passes_mask and any(value in found for value in node.inputs)):
+            found.update(node.outputs)
+    return found
 
 
 def _is_product(value: ir.Value) -> bool:
@@ -281,8 +290,11 @@ def _is_product(value: ir.Value) -> bool:
     return producer is not None and producer.op_type in ("MatMul", "Gemm")
 
 
-def _unbounded(graph: ir.Graph, cast: ir.Value) -> ir.Value:
-    """Return a float32 mask for an island, with `MASKED` again: scores may be larger there than in float16."""
+def _float32_mask(graph: ir.Graph, cast: ir.Value) -> ir.Value:
+    """Return a mask for a float32 island: a float16 mask after its Cast, with `MASKED` instead of `MASKED_HALF`.
+
+    In float32, scores may be larger than `MASKED_HALF`.
+    """
     producer = cast.producer()
     assert producer is not None
     values = [
@@ -293,11 +305,11 @@ def _unbounded(graph: ir.Graph, cast: ir.Value) -> ir.Value:
         value.dtype = SINGLE
         graph.initializers[value.name or ""] = value
     low = ir.Value(name=f"{cast.name}.low", type=ir.TensorType(ir.DataType.BOOL), shape=cast.shape)
-    unmasked = ir.Value(name=f"{cast.name}.wide", type=ir.TensorType(SINGLE), shape=cast.shape)
+    mask = ir.Value(name=f"{cast.name}.wide", type=ir.TensorType(SINGLE), shape=cast.shape)
     comparison = ir.Node("", "Less", [cast, values[0]], outputs=[low], name=f"{cast.name}/Less")
-    selection = ir.Node("", "Where", [low, values[1], cast], outputs=[unmasked], name=f"{cast.name}/Where")
+    selection = ir.Node("", "Where", [low, values[1], cast], outputs=[mask], name=f"{cast.name}/Where")
     graph.insert_after(producer, [comparison, selection])
-    return unmasked
+    return mask
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, name: str, suffix: str = "Cast") -> ir.Node:
@@ -313,9 +325,10 @@ BEYOND = 1 << 62
 class OrtCuda(Ort):
     """Lowering `ort` with fewer kernels, for the CUDA provider: a small kernel costs 1 or 2 µs at batch 1.
 
-    MultiHeadAttention would add transposes of its only query and its context, where a Reshape is enough. ArgMax is as
-    fast as the first of the two steps of `Ort.best`. GroupQueryAttention supports no bias on GPUs, and no float32, so
-    only float16 bundles use this lowering. Biases are folded into the following norms, or into the layer after a ReLU.
+    MultiHeadAttention would add transposes of the query, which has one position, and of the context. A Reshape is
+    enough for both. On a GPU, ArgMax alone is as fast as the first of the two steps of `Ort.best`. GroupQueryAttention
+    supports no bias on GPUs, and no float32, so only float16 bundles use this lowering. Biases are folded into the
+    following norms, or into the layer after a ReLU.
     """
 
     fused_bias = False
@@ -335,5 +348,5 @@ class OrtCuda(Ort):
         fold_biases(graph)
 
 
-# Lowerings of float16 bundles, which run on GPUs.
+# Lowerings of float16 bundles, which run on GPUs. The name of OrtCuda is also `ort`, so it replaces Ort.
 HALF_LOWERINGS = LOWERINGS | {OrtCuda.name: OrtCuda}

@@ -3,9 +3,10 @@
 Weights are quantised per output channel, symmetrically, to -127..127 (Jacob et al. 2018, section 2; Wu et al. 2020,
 section 5). Activations are quantised per row, never across rows: a sentence's result must not depend on the rest of
 its batch, which `quantize_dynamic`, with one scale per tensor, cannot guarantee. After LayerNorm or RMSNorm all rows
-have about the same magnitude, so one scale from calibration serves them all, and the MatMul adds the bias. Elsewhere
-the graph computes a scale for each row. After a ReLU no value is negative: quantising to 0..255 saturates at 0, which
-replaces the ReLU. A packed projection followed by Split is replaced by separate MatMuls.
+have about the same magnitude, so one scale from calibration serves them all, and the MatMul node can also add the bias.
+Elsewhere the graph computes a scale for each row, and an Add follows the MatMul. After a ReLU no value is negative:
+quantising to 0..255 saturates at 0, which replaces the ReLU. A packed projection followed by Split is replaced by
+separate MatMuls.
 
 An embedding table that is also the output projection is stored once, as `[vocabulary, d_model]` with a scale for each
 token: a token is an output channel of the projection and a row of the table.
@@ -24,7 +25,7 @@ from txport.exporter.graphs.writer import AXES_OPSET, CONTRIB
 # Allowance for values larger than the maximum in calibration, before they are clipped.
 MARGIN = 1.25
 _LEVELS = 127
-# Norms whose output rows have similar magnitudes. A SharedNorm, with a constant scale and shift, does not have them.
+# Norms whose output rows have similar magnitudes. Those of a SharedNorm need not: its scale and shift are constants.
 _NORMS = ("LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "RMSNormalization")
 
 Float32 = npt.NDArray[np.float32]
@@ -49,7 +50,10 @@ def to_int8(model: ir.Model, largest: Mapping[str, float], keep: Collection[str]
     conversion = _Conversion(model, largest)
     for node in convertible(model):
         if node.name not in keep:
-            conversion.matmul(node) if node.op_type != "Gather" else conversion.gather(node)
+            if node.op_type == "Gather":
+                conversion.gather(node)
+            else:
+                conversion.matmul(node)
     for node in [node for node in model.graph if node.op_type == "SkipLayerNormalization"]:
         conversion.norm(node)
     for node in [node for node in model.graph if node.op_type == "Relu" and not _is_read(node.outputs[0])]:
@@ -94,8 +98,8 @@ def _is_norm(node: ir.Node) -> bool:
         first = node.inputs[0].producer()
     else:
         first = None
-    parts = node.op_type == "Mul" and in_norm(node) and first is not None and first.op_type == "Div"
-    return node.op_type in _NORMS or parts
+    is_decomposed_norm = node.op_type == "Mul" and in_norm(node) and first is not None and first.op_type == "Div"
+    return node.op_type in _NORMS or is_decomposed_norm
 
 
 class _Quantised(NamedTuple):
@@ -138,7 +142,7 @@ class _Conversion:
         outputs = _chunks(last)
         for part, output in enumerate(outputs):
             columns = _ColumnBlock(part, len(outputs))
-            weights = self._weight(weight, columns, rows_first=tied, transposed=transposed)
+            weights = self._weight(weight, columns, outputs_first=tied, transposed=transposed)
             self._replace(output, self._linear(node, rows, *weights, self._columns_of(bias, columns), tied))
         self._remove(node)
 
@@ -146,7 +150,7 @@ class _Conversion:
         table = node.inputs[0]
         ids = node.inputs[1]
         assert table is not None
-        ints, scales = self._weight(table, _ColumnBlock(0, 1), rows_first=True, transposed=True)
+        ints, scales = self._weight(table, _ColumnBlock(0, 1), outputs_first=True, transposed=True)
         rows = self._node(node, "", "Gather", [ints, ids], dtype=ir.DataType.INT8)
         float_rows = self._node(node, "", "Cast", [rows], [ir.AttrInt64("to", ir.DataType.FLOAT)])
         column = self._constant(f"{scales.name}.column", _array(scales)[:, None])
@@ -189,14 +193,15 @@ class _Conversion:
 
     def _by_one_scale(self, x: ir.Value, node: ir.Node) -> _Quantised:
         scale = self._constant(f"{x.name}.scale", np.float32(self._largest[str(x.name)] * MARGIN / _LEVELS))
-        zero = self._constant("int8.zero", np.uint8(128))
-        rounded = self._node(node, "", "QuantizeLinear", [x, scale, zero], dtype=ir.DataType.UINT8)
-        return _Quantised(rounded, scale, zero, None)
+        zero_point = self._zero_point(128)
+        rounded = self._node(node, "", "QuantizeLinear", [x, scale, zero_point], dtype=ir.DataType.UINT8)
+        return _Quantised(rounded, scale, zero_point, None)
 
     def _positive(self, x: ir.Value, node: ir.Node) -> _Quantised:
         """Quantise Relu(x) without a Relu: negative values saturate at 0, and all 256 levels are for positive ones."""
-        smallest = self._constant("int8.least", np.float32(np.finfo(np.float32).tiny))  # avoids division by 0
-        largest = self._node(node, "", "Max", [self._largest_of_row(x, node), smallest])
+        # Positive, also for rows without a positive value, whose integers must saturate at 0.
+        smallest_scale = self._constant("int8.smallest_scale", np.float32(np.finfo(np.float32).tiny))
+        largest = self._node(node, "", "Max", [self._largest_of_row(x, node), smallest_scale])
         return self._by_row(x, largest, 2 * _LEVELS + 1, 0, node)
 
     def _largest_of_row(self, x: ir.Value, node: ir.Node) -> ir.Value:
@@ -206,20 +211,32 @@ class _Conversion:
         axes = self._constant("int8.last", np.array([-1], np.int64))
         return self._node(node, "", "ReduceMax", [x, axes], [keep])
 
+    def _zero_point(self, integer: int) -> ir.Value:
+        return self._constant(f"int8.zero_point_{integer}", np.uint8(integer))
+
     def _by_row(self, x: ir.Value, largest: ir.Value, levels: int, zero: int, node: ir.Node) -> _Quantised:
-        """Quantise each row with a separate scale. In rows of zeros, NaN is cancelled by their factor, 0."""
+        """Quantise each row with a separate scale.
+
+        In a row of zeros, 0 * (1 / 0) is NaN. Its integers are arbitrary, but the row's factor is 0, as is the result.
+        """
         scale = self._constant(f"int8.unit{levels}", np.float32(1 / levels))
-        offset = self._constant("int8.zero" if zero else "int8.none", np.uint8(zero))
+        zero_point = self._zero_point(zero)
         value = self._node(node, "", "Mul", [x, self._node(node, "", "Reciprocal", [largest])])
-        rounded = self._node(node, "", "QuantizeLinear", [value, scale, offset], dtype=ir.DataType.UINT8)
-        return _Quantised(rounded, scale, offset, largest)
+        rounded = self._node(node, "", "QuantizeLinear", [value, scale, zero_point], dtype=ir.DataType.UINT8)
+        return _Quantised(rounded, scale, zero_point, largest)
 
     def _linear(
-        self, node: ir.Node, rows: _Quantised, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
+        self,
+        node: ir.Node,
+        rows: _Quantised,
+        ints: ir.Value,
+        scales: ir.Value,
+        bias: ir.Value | None,
+        outputs_first: bool,
     ) -> ir.Value:
-        """Return the MatMul, multiplied by the factors of its rows, if there are any, plus the bias."""
-        bias_last = rows.factor is not None or rows_first  # otherwise the factor would also multiply the bias
-        product = self._product(node, rows, ints, scales, None if bias_last else bias, rows_first)
+        """Return the product, times the factors of its rows, if there are any, plus the bias, if there is one."""
+        bias_last = rows.factor is not None or outputs_first  # otherwise the factor would also multiply the bias
+        product = self._product(node, rows, ints, scales, None if bias_last else bias, outputs_first)
         if rows.factor is not None:
             product = self._node(node, "", "Mul", [product, rows.factor])
         if bias is not None and bias_last:
@@ -227,9 +244,15 @@ class _Conversion:
         return product
 
     def _product(
-        self, node: ir.Node, rows: _Quantised, ints: ir.Value, scales: ir.Value, bias: ir.Value | None, rows_first: bool
+        self,
+        node: ir.Node,
+        rows: _Quantised,
+        ints: ir.Value,
+        scales: ir.Value,
+        bias: ir.Value | None,
+        outputs_first: bool,
     ) -> ir.Value:
-        if rows_first:
+        if outputs_first:
             zeros = self._constant(f"{ints.name}.zeros", np.zeros(_array(scales).shape, np.int8))
             attributes = [ir.AttrInt64("transB", 1)]
             return self._node(
@@ -239,18 +262,25 @@ class _Conversion:
         return self._node(node, CONTRIB, "MatMulIntegerToFloat", inputs if bias else inputs[:5])
 
     def _weight(
-        self, weight: ir.Value, columns: "_ColumnBlock", *, rows_first: bool, transposed: bool
+        self, weight: ir.Value, columns: "_ColumnBlock", *, outputs_first: bool, transposed: bool
     ) -> tuple[ir.Value, ir.Value]:
-        """Return int8 `[k, n]` (`[n, k]` if `rows_first`) and scales `[n]`. If `transposed`, `weight` is `[n, k]`."""
+        """Return an int8 weight and its scales `[n]`.
+
+        Args:
+            weight: float32 `[k, n]`, or `[n, k]` if `transposed`.
+            columns: the block of outputs.
+            outputs_first: whether to return int8 `[n, k]` instead of `[k, n]`.
+            transposed: see `weight`.
+        """
         name = columns.name_for(weight)
-        if (name, rows_first) not in self._weights:
+        if (name, outputs_first) not in self._weights:
             array = columns.slice(_array(weight) if transposed else _array(weight).T)
             ints, scales = quantised(array)
-            self._weights[name, rows_first] = (
-                self._constant(f"{name}.int8", ints if rows_first else np.ascontiguousarray(ints.T)),
+            self._weights[name, outputs_first] = (
+                self._constant(f"{name}.int8", ints if outputs_first else np.ascontiguousarray(ints.T)),
                 self._constant(f"{name}.scales", scales),
             )
-        return self._weights[name, rows_first]
+        return self._weights[name, outputs_first]
 
     def _columns_of(self, bias: ir.Value | None, columns: "_ColumnBlock") -> ir.Value | None:
         if bias is None or columns.parts == 1:
@@ -267,19 +297,20 @@ class _Conversion:
 
     def _node(
         self,
-        reader: ir.Node,
+        before: ir.Node,
         domain: str,
         kind: str,
         inputs: list[ir.Value | None],
         attributes: list[ir.Attr] | None = None,
         dtype: ir.DataType = ir.DataType.FLOAT,
     ) -> ir.Value:
+        """Add a node before another node, and return its output."""
         self._count += 1
-        name = f"{reader.name}/{kind}.{self._count}"
+        name = f"{before.name}/{kind}.{self._count}"
         node = ir.Node(domain, kind, inputs, attributes or [], num_outputs=1, name=name)
         (output,) = node.outputs
         output.name, output.type = name, ir.TensorType(dtype)
-        self._graph.insert_before(reader, node)
+        self._graph.insert_before(before, node)
         return output
 
     @staticmethod
@@ -290,7 +321,7 @@ class _Conversion:
         old.name, new.name = None, old.name or new.name  # unused outputs have no name
 
     def _remove(self, node: ir.Node) -> None:
-        """Remove a node, after its unused readers."""
+        """Remove a node and, first, the nodes that read it (Add, Split), whose outputs are no longer used."""
         for reader, _ in list(node.outputs[0].uses()):
             self._remove(reader)
         self._graph.remove(node, safe=True)

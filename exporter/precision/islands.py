@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import onnx_ir as ir
 import onnxruntime
 from txport.exporter.bundle import write_graphs
-from txport.exporter.graphs.float16 import ending, rounded, to_float16
+from txport.exporter.graphs.float16 import final_nodes, round_results, to_float16
 from txport.exporter.graphs.norms import module_of
 from txport.exporter.precision.calibration import Calibration, Loss, magnitude
 from txport.exporter.precision.sessions import TeacherForced, session
@@ -65,7 +65,7 @@ def choose_islands(
     def half(name: str, scopes: frozenset[Scope]) -> onnxruntime.InferenceSession:
         model = models[name].clone()
         to_float16(model, _within(name, model, scopes) | islands[name] | mixtures[name])
-        rounded(model)
+        round_results(model)
         with TemporaryDirectory(dir=directory) as folder:  # the session needs no file later
             (file,) = write_graphs(Path(folder), {name: model}, VERSION).values()
             return session(file)
@@ -123,8 +123,8 @@ def islands_of_mixtures(models: Mapping[str, ir.Model]) -> list[Island]:
 
 
 def islands_of_outputs(models: Mapping[str, ir.Model]) -> list[Island]:
-    """Return islands of nodes whose outputs stay in float32; see `txport.exporter.graphs.float16.ending`."""
-    islands = [Island(name, tuple(sorted(ending(model))), "output") for name, model in models.items()]
+    """Return islands of nodes whose outputs stay in float32; see `txport.exporter.graphs.float16.final_nodes`."""
+    islands = [Island(name, tuple(sorted(final_nodes(model))), "output") for name, model in models.items()]
     return [island for island in islands if island.nodes]
 
 

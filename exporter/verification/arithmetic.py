@@ -6,10 +6,11 @@ each format:
 * float32: results of all operators get random errors of the size of engines' errors (`_RandomSingle`);
 * float16: weights and results of all operators are rounded to float16. Values that overflow stay unchanged: a bundle
   has float32 islands for them, which only make it more exact;
-* int8: weights of products and embedding tables are rounded per channel. Inputs of products are rounded per row, or,
-  after a norm, with one scale, as in `txport.exporter.graphs.int8`.
+* int8: weights of linear layers and embedding tables are rounded per channel. Inputs of linear layers are rounded per
+  row or, after a norm, with one scale. This scale comes from the maximum of the current batch; that of a bundle comes
+  from calibration (`txport.exporter.graphs.int8`).
 
-The mixture of the copy mechanism is computed in float32 in every format.
+The mixture of the copy mechanism is computed in float32 in every format (in float32 with the same random errors).
 
 Rounding can also be random in all formats (`RoundedReference.random_logits`): Monte Carlo arithmetic (Parker 1997,
 "Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic"). Repetitions show how much rounding can
@@ -33,14 +34,16 @@ from txport.models.positions import RelativePositions
 from txport.models.transformer import Transformer
 
 _HALF_MOST = torch.finfo(torch.float16).max
-# Functions that only `Attention.weights` calls, whose weights the copy mechanism uses.
+# Functions that the model calls only in `Attention.weights`. The copy mechanism uses these weights in float32, so their
+# results are not rounded to float16.
 _MIXTURE = {torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.div, torch.Tensor.__truediv__, torch.softmax}
 _LEVELS = 127
-# Error of a product of vectors of length 1 whose terms are added in sequence: measured root mean square of 1.8e-8, for
-# 64 to 4,096 terms, times the square root of 3 for uniform noise.
+# Error of a product of vectors of norm 1 whose terms are added in sequence: measured root mean square of 1.8e-8, for 64
+# to 4,096 terms, times the square root of 3 for uniform noise.
 _SUM_ERROR = 0.52 * 2.0**-24
 # Maximum absolute errors of sigmoid and the normal distribution function, by which activations multiply their input.
-# Measured for ONNX Runtime: 1.2e-7 and 3e-8. The fused engine's erf is within 4e-7.
+# Measured for ONNX Runtime: 1.2e-7 and 3e-8. The fused engine's erf is within 4e-7, and the distribution function is
+# (1 + erf) / 2, so half of this error: 2e-7.
 _GATE_ERRORS = {"silu": 2.0**-23, "gelu": 2.0**-22}
 _HALF_BITS = 13  # fraction bits of float32 that float16 lacks
 # Names of functions and operators with rounded results, without underscores.
@@ -57,19 +60,22 @@ class RoundedReference:
 
     Args:
         model: the reference, float32.
-        weights: "float32", "float16" or "int8", as in the manifest.
+        precision: precision of the weights, as in the manifest: "float32", "float16" or "int8".
     """
 
-    def __init__(self, model: Transformer, weights: str) -> None:
+    def __init__(self, model: Transformer, precision: str) -> None:
         self._model = model
         self._nearest: _Arithmetic | None = None
-        if weights in _NEAREST:
-            self._nearest = _NEAREST[weights]()
-        self._random = _RANDOM[weights]
+        if precision in _NEAREST:
+            self._nearest = _NEAREST[precision]()
+        self._random = _RANDOM[precision]
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Logits:
-        """Return logits `[b, longest target, vocabulary]`, float32, like `Answer.logits`."""
+        """Return logits `[b, longest target, vocabulary]`, float32, like `Answer.logits`.
+
+        Rounding is to nearest, except in float32, where PyTorch itself rounds to nearest: there, errors are random.
+        """
         return self._logits(batch, self._random(batch.indices[0]) if self._nearest is None else self._nearest)
 
     @torch.inference_mode()
@@ -173,8 +179,9 @@ class _RandomSingle(_Arithmetic):
     """float32 with random errors of the size of engines' errors.
 
     * A product adds terms in sequence, so n partial sums are rounded. The error is that of independent terms (Higham
-      2002, section 4.2): a unit of roundoff times the lengths of both factors, whatever the sum.
-    * Sigmoid, tanh and erf have an absolute error (`_GATE_ERRORS`).
+      2002, section 4.2): `_SUM_ERROR` times the norms of both factors. It does not depend on the sum.
+    * SiLU and GELU multiply their input by a sigmoid or a distribution function, which has an absolute error
+      (`_GATE_ERRORS`).
     * All other results have a relative error of at most one unit in the last place.
     """
 
@@ -183,7 +190,7 @@ class _RandomSingle(_Arithmetic):
         self._generator = torch.Generator().manual_seed(seed)
 
     def _switch(self, enabled: bool) -> None:
-        """Do nothing: the copy mechanism is also rounded at random."""
+        """Do nothing: results of the copy mechanism get random errors as well."""
 
     def call(self, function: Function, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         if function is F.scaled_dot_product_attention:
@@ -195,8 +202,8 @@ class _RandomSingle(_Arithmetic):
             return result
         if name in ("linear", "matmul"):
             x, other = args[0], args[1].transpose(-1, -2) if name == "linear" else args[1]
-            lengths = x.norm(dim=-1, keepdim=True) * other.norm(dim=-2, keepdim=True)
-            return result.addcmul_(lengths, self._noise(result), value=_SUM_ERROR)
+            norms = x.norm(dim=-1, keepdim=True) * other.norm(dim=-2, keepdim=True)
+            return result.addcmul_(norms, self._noise(result), value=_SUM_ERROR)
         if name in _GATE_ERRORS:
             result = result + _GATE_ERRORS[name] * args[0] * self._noise(result)
         return result * (1.0 + torch.finfo(torch.float32).eps * self._noise(result))  # infinite results stay infinite
@@ -251,7 +258,7 @@ class _RandomHalf(_Half):
 
 
 class _Int8(_Arithmetic):
-    """Products and lookups with rounded weights."""
+    """Linear layers with rounded weights and inputs, and lookups in rounded embedding tables."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -289,12 +296,12 @@ class _Int8(_Arithmetic):
         return self.round(_in_steps(x, scale)) * scale
 
     def round(self, steps: Tensor) -> Tensor:
-        """Return integers, for inputs of products in units of their scale."""
+        """Round inputs of linear layers, in units of their scale, to integers."""
         return torch.round(steps)
 
 
 class _RandomInt8(_Int8):
-    """Stochastic rounding of inputs of products. Weights are rounded to nearest, as in the bundle."""
+    """Stochastic rounding of inputs of linear layers. Weights are rounded to nearest, as in the bundle."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

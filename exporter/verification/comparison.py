@@ -24,8 +24,8 @@ class CommonResults(NamedTuple):
 
     Attributes:
         encoder: errors of the encoder's outputs.
-        rounding: rounding errors of PyTorch itself.
-        sizes: their sizes at each position of each sentence (`LogitErrors.add`).
+        rounding: rounding errors of the logits of PyTorch itself.
+        sizes: sizes of these rounding errors at each position of each sentence (`LogitErrors.add`).
         coverage: the compared sentences.
     """
 
@@ -50,7 +50,7 @@ def compare(
     """Give PyTorch's results for all sentences to every check.
 
     Args:
-        model: PyTorch's, float32.
+        model: the PyTorch model, float32.
         sample: the sentences.
         checks: one for each engine. The first one runs all sentences by the runtime's search loop.
         encoder: engine whose encoder output is used by all engines without a separate encoder.

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from txport.exporter.reference import MIN_COMPARED_LOGIT, Logits
 
-# An id with a logit this far below the best has probability 0 in float32. Bans are large numbers with large rounding.
+# An id with a logit this far below the best has probability 0 in float32. Logits of banned ids are large negative
+# numbers, whose rounding errors are large as well.
 IMPOSSIBLE = -math.log(np.finfo(np.float32).smallest_subnormal)
 
 
@@ -42,7 +43,9 @@ class Errors:
 
 @dataclass(frozen=True)
 class ErrorSizes:
-    """Sizes of errors of logits. An error that is common to all logits of a position changes no choice, and is removed.
+    """Sizes of errors of logits.
+
+    An error that all logits of a position have in common does not change the chosen token, so it is subtracted.
 
     Attributes:
         rms: root mean square over all positions and ids.

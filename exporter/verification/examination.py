@@ -20,10 +20,10 @@ from txport.exporter.verification.arithmetic import RoundedReference
 from txport.exporter.verification.errors import ErrorSizes, LogitErrors, centred_errors
 from txport.models.transformer import Transformer
 
-# Number of random roundings of a sentence: passes, and rows of each.
+# Number of random roundings of a sentence: PASSES batches of ROWS copies of the sentence.
 PASSES = 8
 ROWS = 8
-# Allowed ratio of an error at one position to the maximum of these roundings, times the factor for averages.
+# Allowed ratio of an error at one position to the root mean square of these roundings, times the factor for averages.
 # Measured: at most 1.6, for 40 sentences of a correct bundle in each format, with two engines.
 SPREAD = 2.0
 # Maximum number of sentences that are examined for one lowering, those with the largest errors.

@@ -35,10 +35,10 @@ class Quality:
 
     Attributes:
         sentences: number of translated sentences.
-        changed: share of tokens for which the bundle chooses another one after the same beginning.
-        bleu: of the bundle's translations; None without references.
-        bleu_pytorch: of PyTorch's translations; None without references.
-        p_value: for the hypothesis that the loss is allowed; None without a test.
+        changed: share of tokens of PyTorch for which the bundle chooses another token after the same beginning.
+        bleu: BLEU of the bundle's translations; None without references.
+        bleu_pytorch: BLEU of PyTorch's translations; None without references.
+        p_value: p-value of the hypothesis that the loss is allowed; None without a test.
     """
 
     sentences: int
@@ -57,7 +57,7 @@ class Quality:
     @property
     def summary(self) -> str:
         """Figures in one sentence."""
-        changed = f"{self.changed:.2%} of the tokens are others than PyTorch's"
+        changed = f"{self.changed:.2%} of the tokens differ from PyTorch's"
         if self.loss is None:
             return changed
         return f"BLEU {self.bleu:.2f}, {self.bleu_pytorch:.2f} in PyTorch, on {self.sentences} sentences; {changed}"

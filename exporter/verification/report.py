@@ -30,7 +30,7 @@ Sentences are from the checkpoint or the user. Outputs are truncated only at the
 The fused engine for CPUs (`fused`) is verified as a lowering with a separate encoder, if its library is installed.
 
 A float16 bundle is verified with every value of its graphs rounded to float16 (by
-`txport.exporter.graphs.float16.rounded`). Otherwise ONNX Runtime's CPU provider would compute in float32, and the
+`txport.exporter.graphs.float16.round_results`). Otherwise ONNX Runtime's CPU provider would compute in float32, and the
 comparison would show nothing about float16.
 """
 

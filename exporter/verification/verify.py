@@ -11,7 +11,7 @@ from typing import get_args
 import onnx_ir as ir
 from txport.exporter.bundle import write_graphs, write_json
 from txport.exporter.coverage import Coverage
-from txport.exporter.graphs.float16 import rounded
+from txport.exporter.graphs.float16 import round_results
 from txport.exporter.reference import BATCH
 from txport.exporter.sample import Sample
 from txport.exporter.sentence_files import check_sizes
@@ -260,7 +260,7 @@ def verifiable_graphs(directory: Path, manifest: Manifest, scratch: Path, *, cop
         checked_graph(directory, graph.file)
     models = {graph.name: ir.load(directory / graph.file) for graph in graphs}
     for model in models.values() if half else ():
-        rounded(model)
+        round_results(model)
     write_graphs(scratch / "onnx", models, manifest.made_by.version)
     return scratch
 

@@ -22,7 +22,7 @@ class BeamBuffers(StepBuffers):
         outputs: outputs of the last step except caches and logits, after `wait`.
     """
 
-    def _exchange(self, graph: Graph) -> int:
+    def _create_blocks(self, graph: Graph) -> int:
         self.block, self._outputs_block = self._block(graph.inputs, _INPUTS), self._block(graph.outputs, TOP_OUTPUTS)
         self._host = np.zeros(self.block.size, np.uint8)
         self.inputs = self.block.views(self._host)
@@ -45,7 +45,7 @@ class BeamBuffers(StepBuffers):
         """Upload valid inputs: zeros, or those of an earlier batch."""
         self.upload_state()
 
-    def keep_tokens(self, slot: int) -> None:
+    def keep_tokens(self, ring_index: int) -> None:
         """Do nothing: the host reads every step."""
 
     def download(self) -> None:

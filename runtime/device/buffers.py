@@ -20,11 +20,12 @@ from txport.runtime.bundle.schema import Graph
 from txport.runtime.device.device import Buffer, Device
 from txport.runtime.errors import EngineError
 
-ALIGNMENT = 256  # of every tensor bound by a library
-# Maximum number of pending uploads of the state: creating buffers, moving rows into them and placing rows there each
-# upload, without a step in between.
+ALIGNMENT = 256  # bytes; libraries require it of every tensor
+# Maximum number of pending uploads of the state. Three actions upload it without a step in between: creating buffers,
+# moving rows into them, and placing sentences there.
 UPLOADS = 4
-RING = 64  # maximum steps of one group, whose tokens stay on the device
+# Maximum number of steps of one group. Their tokens are collected on the device and downloaded together.
+RING = 64
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,12 @@ class StepSizes:
     """Sizes of one set of buffers.
 
     Attributes:
-        rows: entries of caches and cross-attention: rows of a batch or, if rows share an entry, sentences.
-        source: tokens.
-        target: positions of the caches.
+        rows: number of entries of caches and cross-attention: one for each row of a batch or, if rows share an entry,
+            one for each sentence.
+        source: maximum number of source tokens.
+        target: number of positions of the caches.
         logits: whether the step returns logits.
-        beams: rows that share an entry; above 1 for beam search.
+        beams: number of rows that share an entry; above 1 for beam search.
     """
 
     rows: int
@@ -54,12 +56,12 @@ class StepSizes:
 
 @dataclass(frozen=True)
 class Stack:
-    """Consecutive tensors `[rows, heads, length, numbers]`: their addresses and strides.
+    """Addresses and strides of consecutive tensors: `[rows, heads, length, head_dim]`, or ids `[rows, length]`.
 
     Attributes:
-        address: of the first tensor.
-        names: of the tensors, in order.
-        line: bytes of one head, `length * numbers` values.
+        address: address of the first tensor.
+        names: names of the tensors, in order.
+        line: bytes of one head, `length * head_dim` values, or of the ids of one row.
         row: bytes of one row, all heads.
         plane: bytes from one tensor to the next.
     """
@@ -104,11 +106,11 @@ class Block:
     """Consecutive small tensors, so that one copy transfers all of them.
 
     Attributes:
-        offsets: bytes before each.
-        size: bytes of all.
+        offsets: number of bytes before each tensor, by name.
+        size: number of bytes of all tensors.
 
     Args:
-        tensors: type and shape of each, by name, in order.
+        tensors: type and shape of each tensor, by name, in order.
     """
 
     def __init__(self, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
@@ -120,7 +122,7 @@ class Block:
             self.size += -(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
 
     def views(self, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Return the tensors in a copy of the block, uint8 `[size]` or more."""
+        """Return views of the tensors in `array`, a copy of the block (uint8, `[size]` or more)."""
         starts = [(name, self.offsets[name], *self._tensors[name]) for name in self._tensors]
         return {
             name: array[offset : offset + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
@@ -129,7 +131,7 @@ class Block:
 
 
 def state_block(rows: int, id_type: str) -> Block:
-    """Return the small tensors of a plain step, outputs first, so that one copy suffices."""
+    """Return the small tensors of a step without beams. Outputs come first, so that one copy downloads all of them."""
     kinds = {"token_ids": id_type, "positions": id_type, "finished": "bool", "target_limits": id_type}
     return Block({name: (kind, (rows,)) for name, kind in kinds.items()})
 
@@ -169,8 +171,8 @@ class Poll(HostBlock):
     """Ids and flags that the host reads after a group of steps, in page-locked memory.
 
     Attributes:
-        memory: the complete memory.
-        ring: `id_type [RING, rows]` after the block, the tokens of the group.
+        memory: the complete memory: the block, then the ring.
+        ring: `id_type [RING, rows]`, the tokens of each step of the group.
         steps: number of steps in the group.
     """
 
@@ -185,14 +187,18 @@ class StepBuffers:
     """All device memory of one batch, allocated once and reused for later batches of the same sizes.
 
     Attributes:
-        caches: of self-attention.
-        sources: outputs of the encoder except the bias: keys and values of cross-attention, and ids for copying.
+        caches: caches of self-attention.
+        sources: outputs of the encoder except the mask (`bias`): keys and values of cross-attention, and ids for
+            copying.
+        bias: address of the mask of cross-attention, `[rows, source]`, which is added to scores.
+        masked: address of a mask of the same shape that masks all positions. Rows of it are copied over `bias` before
+            the mask of a new sentence, which may be shorter.
 
     Args:
         device: owner of the memory.
-        manifest: for the sizes of the model.
+        manifest: contains the sizes of the model.
         graph: the decoder step.
-        sizes: of the batch.
+        sizes: sizes of the batch.
         id_type: "int32" or "int64".
         pad: the token that finished rows emit.
 
@@ -210,7 +216,7 @@ class StepBuffers:
         self.float_type = manifest.precision.type
         self.vocabulary = model.target_vocabulary
         self.heads, self.float_size = model.heads, np.dtype(self.float_type).itemsize
-        plan = _plan(manifest, sizes, id_type, self._exchange(graph))
+        plan = _plan(manifest, sizes, id_type, self._create_blocks(graph))
         self._allocated: list[int] = []
         try:
             addresses = {name: self._allocate(size) for name, size in plan.items()}
@@ -234,12 +240,16 @@ class StepBuffers:
         self.state = addresses["state"]
         self.logits = addresses.get("logits")
         self.bias_row = sizes.source * self.float_size
-        self._write_constants(addresses, sizes)
+        self._write_first_contents(addresses, sizes)
         self.reset(pad)
         self.addresses = self._addresses(graph, addresses)
 
-    def _exchange(self, graph: Graph) -> int:
-        """Create the blocks for uploads and downloads, and return their size on the device."""
+    def _create_blocks(self, graph: Graph) -> int:
+        """Create the blocks of the host for uploads and downloads, and return their size on the device.
+
+        Args:
+            graph: the step. Only subclasses need it, whose blocks contain the inputs and outputs of a graph.
+        """
         device = self.device
         rows = self.sizes.rows
         id_type = self.id_type
@@ -248,7 +258,7 @@ class StepBuffers:
         self.host = HostBlock(self._host, rows, id_type)
         self._ring_row = rows * np.dtype(id_type).itemsize
         size = self.block.size + RING * self._ring_row
-        # Two, so that the host can read one group of steps while the device works on the next.
+        # Two downloads, so that the host can read one group of steps while the device works on the next.
         self._downloads = [HostMemory(device, size) for _ in range(2)]
         self.polls = [Poll(memory, rows, id_type) for memory in self._downloads]
         self._uploads = deque(HostMemory(device, self.block.size) for _ in range(UPLOADS))
@@ -259,10 +269,10 @@ class StepBuffers:
         self._allocated.append(address)
         return address
 
-    def _write_constants(self, blocks: dict[str, int], sizes: StepSizes) -> None:
-        """Fill caches, cross keys and ids with zeros.
+    def _write_first_contents(self, blocks: dict[str, int], sizes: StepSizes) -> None:
+        """Write zeros to caches, cross keys and values, and ids; then masks and the constant cache positions.
 
-        A NaN in uninitialised memory would pass the mask, and ids are looked up.
+        Uninitialised memory may contain NaN, which would pass the mask, and ids beyond the vocabulary.
         """
         for buffer_stack in (self.caches, *self.sources):
             buffer_stack.clear(self.device, 0, sizes.rows)
@@ -300,13 +310,13 @@ class StepBuffers:
         self.device.upload(self.state, memory.array)
         memory.used.record()
 
-    def keep_tokens(self, slot: int) -> None:
-        """Copy the tokens of the last step to a slot of the ring."""
-        target = Buffer(self.state + self.block.size + slot * self._ring_row)
+    def keep_tokens(self, ring_index: int) -> None:
+        """Copy the tokens of the last step to an entry of the ring."""
+        target = Buffer(self.state + self.block.size + ring_index * self._ring_row)
         self.device.copy(target, Buffer(self.state), self._ring_row)
 
     def download_state(self, poll: Poll, steps: int) -> None:
-        """Start copying ids, positions, flags and the tokens of `steps` steps to the host; its event marks the end."""
+        """Start copying the block and the tokens of `steps` steps to the host; the event of `poll` marks the end."""
         self.device.download(poll.array[: self.block.size + steps * self._ring_row], self.state)
         poll.steps = steps
         poll.memory.used.record()
@@ -333,14 +343,14 @@ class StepBuffers:
 def bytes_needed(manifest: Manifest, sizes: StepSizes, id_type: str) -> int:
     """Return the device memory of step buffers of these sizes, in bytes."""
     rows = sizes.named["rows"]
-    small = 4 * rows * np.dtype(id_type).itemsize * (1 + RING // 4) + 4 * ALIGNMENT
+    blocks = (4 + RING) * rows * np.dtype(id_type).itemsize + 4 * ALIGNMENT  # four small tensors, each aligned
     if sizes.beams > 1:
-        small += rows * sizes.named["slots"]  # of ancestors
-    return sum(_plan(manifest, sizes, id_type, small).values())
+        blocks += rows * sizes.named["slots"]  # ancestors
+    return sum(_plan(manifest, sizes, id_type, blocks).values())
 
 
-def _plan(manifest: Manifest, sizes: StepSizes, id_type: str, state: int) -> dict[str, int]:
-    """Return bytes of each allocation."""
+def _plan(manifest: Manifest, sizes: StepSizes, id_type: str, blocks: int) -> dict[str, int]:
+    """Return bytes of each allocation. `blocks` is the result of `_create_blocks`, or an upper bound of it."""
     model = manifest.model
     float_size = np.dtype(manifest.precision.type).itemsize
     count = 2 * model.decoder_layers
@@ -351,7 +361,7 @@ def _plan(manifest: Manifest, sizes: StepSizes, id_type: str, state: int) -> dic
         "bias": sizes.rows * sizes.source * float_size,
         "masked": sizes.rows * sizes.source * float_size,
         "slots": sizes.named["slots"] * np.dtype(id_type).itemsize,
-        "state": state,
+        "state": blocks,
     }
     if model.copies:
         plan["ids"] = stack_bytes(1, sizes.rows, 1, sizes.source * np.dtype(id_type).itemsize)[1]

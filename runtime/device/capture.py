@@ -21,12 +21,17 @@ from txport.runtime.errors import EngineError, ResourceError
 WHOLE_DEVICE = threading.RLock()
 
 _log = logging.getLogger("txport")
-ATTEMPTS = 5  # failed captures
+ATTEMPTS = 5  # number of failed captures after which nothing is captured any more
 
 
 @dataclass
 class _Run:
-    """Work over the same memory: number of launches, and the graph if it was captured."""
+    """Work over the same memory.
+
+    Attributes:
+        times: number of launches.
+        replay: replays the work as a CUDA graph; None until it is captured.
+    """
 
     times: int = 0
     replay: Callable[[], None] | None = None
@@ -39,10 +44,11 @@ class CapturedRuns:
     for the device meanwhile. Such work is launched operator by operator, which allocates, and captured next time.
 
     Args:
-        device: whose stream it is enqueued on.
-        attempts: failed captures after which nothing is captured any more; 0 for never.
-        often: which time it is captured. Before, a library has allocated what it needs and has chosen its kernels.
-        maximum: keys to remember, the latest ones.
+        device: the device on whose stream the work is enqueued.
+        attempts: number of failed captures after which nothing is captured any more; 0 to capture nothing.
+        often: number of the launch that is captured. In earlier launches, a library allocates memory and chooses
+            kernels.
+        maximum: maximum number of keys to remember, the latest ones.
         refused: called after the last failed capture, with the message of the device or the library.
     """
 
@@ -127,6 +133,6 @@ def _give_up(program: Program, fault: str) -> None:
 
 
 def _enqueue(enqueue: Callable[[], None], buffers: StepBuffers, count: int) -> None:
-    for slot in range(count):
+    for ring_index in range(count):
         enqueue()
-        buffers.keep_tokens(slot)
+        buffers.keep_tokens(ring_index)

@@ -15,7 +15,7 @@ class Buffer:
     """Strided region of device memory: planes of rows of bytes.
 
     Attributes:
-        address: of the first row of the first plane.
+        address: address of the first row of the first plane.
         row: bytes from one row to the next.
         plane: bytes from one plane to the next; a multiple of `row`.
     """
@@ -41,7 +41,7 @@ class Device(Protocol):
     Every method raises `EngineError` for failures of this or earlier work, and `ResourceError` for exhausted memory.
     """
 
-    stream: int  # as libraries take it
+    stream: int  # handle for libraries
 
     def activate(self) -> None:
         """Make this the device of the calling thread, for libraries."""
@@ -65,7 +65,10 @@ class Device(Protocol):
         """
 
     def upload(self, address: int, array: npt.NDArray[Any]) -> None:
-        """Copy a contiguous array to the device. Host buffers must not change until then; other arrays may."""
+        """Copy a contiguous array to the device. Until the copy is complete, host buffers must not change.
+
+        Other arrays may change at once.
+        """
 
     def download(self, array: npt.NDArray[Any], address: int) -> None:
         """Copy from the device to a contiguous array, which is complete after `synchronize`."""

@@ -17,9 +17,9 @@ from txport.runtime.device.program import Program
 from txport.runtime.device.state import DeviceState
 from txport.runtime.engine import FIRST_TARGET, Int64, Sources, check_vector_shape
 
-# Steps between polls: a poll may stall the device, but steps after the end of a sentence are wasted.
+# Maximum number of steps between polls. A poll may stall the device, but steps after the end of a sentence are wasted.
 POLL = 4
-_MULTIPLE = 8  # of encoder widths, so that copies consist of complete words
+_MULTIPLE = 8  # encoder widths are multiples of this, so that copies consist of complete words
 
 
 class DeviceEngine:
@@ -27,9 +27,9 @@ class DeviceEngine:
 
     Args:
         device: the device that stores the state.
-        manifest: the bundle's.
+        manifest: manifest of the bundle.
         program: the library and its graphs.
-        poll: maximum number of steps that the host has not read.
+        poll: maximum number of steps between polls.
     """
 
     def __init__(self, device: Device, manifest: Manifest, program: Program, poll: int = POLL) -> None:
@@ -50,7 +50,7 @@ class DeviceEngine:
 
     @property
     def captured(self) -> bool:
-        """State of captures: true while steps are replayed as CUDA graphs, false once the device has refused one."""
+        """Whether steps are replayed as CUDA graphs; false after captures have failed."""
         return self._program.captured
 
     def first_target(self, source: int) -> int:
@@ -118,7 +118,7 @@ class DeviceEngine:
         return DeviceState(self._pool, step, range(rows), source)
 
     def _has_step_of(self, beams: int) -> bool:
-        with self._pool.working():  # one thread opens it
+        with self._pool.working():  # `graph_of` may open the graph, which only one thread may do
             return self._program.graph_of(beams) is not None
 
     def synchronize(self) -> None:

@@ -14,16 +14,17 @@ from txport.runtime.device.device import Device
 from txport.runtime.device.program import Program
 from txport.runtime.errors import EngineError, ResourceError
 
-_NARROWEST = 32  # source tokens
-# More would only occupy memory, since a long text needs few sizes at a time.
-_MOST_IDLE = 16
+_MIN_WIDTH = 32  # minimum width of buffers, in source tokens
+# Maximum number of idle steps, and of idle blocks. A long text needs few sizes at a time, so more would only occupy
+# memory.
+_MAX_IDLE = 16
 _Value = TypeVar("_Value")
 
 
 class Lease(Generic[_Value]):
     """Exclusive use of a value by one batch. The value becomes idle when nothing refers to the lease.
 
-    Work that was enqueued before then runs before any reuse, since all work is on one stream.
+    All work is on one stream, so work that a batch has enqueued runs before that of the next user.
     """
 
     def __init__(self, value: _Value, idle: list[_Value]) -> None:
@@ -42,7 +43,7 @@ class PreparedStep:
     groups: StepGroups
 
     def __del__(self) -> None:
-        """Wait for running work of a batch before the library's part is destroyed."""
+        """Wait for running work of a batch before the library's objects in `groups` are destroyed."""
         self.buffers.settle()
 
 
@@ -111,7 +112,7 @@ class Pool:
 
     def sizes(self, rows: int, source: int, target: int, logits: bool, beams: int = 1) -> StepSizes:
         """Return the sizes of buffers for a batch of these sizes."""
-        width = _NARROWEST
+        width = _MIN_WIDTH
         while width < source:
             width *= 2
         batch, length = self._program.bucket(rows, target, beams)
@@ -127,7 +128,7 @@ class Pool:
         with self.working():
             idle = self._idle_steps
             step = _take_idle(idle, lambda step: step.buffers.sizes == sizes)
-            self._free_idle(_MOST_IDLE)
+            self._free_idle(_MAX_IDLE)
             if step is not None:
                 step.buffers.reset(self.tokens.pad)
                 return Lease(step, idle)
@@ -146,7 +147,7 @@ class Pool:
         with self.working():
             idle = self._idle_memory
             block = _take_idle(idle, lambda block: block.size == rounded)
-            self._free_idle(_MOST_IDLE)
+            self._free_idle(_MAX_IDLE)
             try:
                 block = block or self._with_room(lambda: _Block(self.device.allocate(rounded), rounded))
                 return Lease(block, idle)
@@ -154,7 +155,7 @@ class Pool:
                 raise ResourceError(f"{error} for a batch's encoder output: use a smaller batch") from error
 
     def _prepared(self, sizes: StepSizes) -> PreparedStep:
-        """Return new buffers. Test runs of the step have changed only slot 0 of the caches, which `place` clears."""
+        """Return new buffers. Test runs of the step write only position 0 of the caches, which `place` clears."""
         graph = self._program.graph_of(sizes.beams)
         ids = self._program.id_type
         assert graph is not None, "an engine looks for the step before it asks for its buffers"
@@ -167,7 +168,7 @@ class Pool:
             with WHOLE_DEVICE:
                 enqueue = self._program.prepare(buffers.addresses, sizes)
             return PreparedStep(buffers, StepGroups(buffers, enqueue, self._program))
-        except EngineError:  # the device may not respond any more; its memory is freed with it
+        except EngineError:  # the device may not respond any more; closing it frees its memory
             raise
         except BaseException:
             buffers.free()

@@ -39,10 +39,11 @@ FUSED = "fused"
 TRT = "trt"
 ENGINES = ("auto", FUSED, ORT, TRT)
 _TENSORRTS: tuple[LibraryName, ...] = ("tensorrt", "tensorrt_rtx")
-_NO_TABLE = "the bundle has no parameters for the fused engine"
+_NO_PARAMETERS = "the bundle has no parameters for the fused engine"
 _NO_COPIES = "the fused engine has no copy mechanism"
 _NO_FLOAT32 = "lowering ort has no float32 kernels on a GPU"
-_NO_ENGINES = "the bundle has no TensorRT engines"
+_NO_ENGINES = "there are no TensorRT engines for the bundle"
+_NO_DIRECTORY = "TensorRT engines can only be used with a bundle that is a directory"
 _log = logging.getLogger("txport")
 
 
@@ -82,13 +83,16 @@ def choose(
     bundle: Files | None = None,
     trust_engines: bool = False,
 ) -> Choice:
-    """Choose engine and device. TensorRT is loaded if the bundle has engines and there is a GPU; no other library is.
+    """Choose engine and device. TensorRT is loaded if there are engines for the bundle and a GPU; no other library is.
 
     On a GPU, the engine "auto" is TensorRT if engines fit, otherwise ONNX Runtime's CUDA provider. The device "auto" is
-    a GPU if one of them can be used, otherwise the CPU. On a CPU, the fused engine runs bundles that have parameters
-    for it and were verified with it, if its library is installed. Otherwise ONNX Runtime runs them. It is fastest with
-    `ort`, whose fused attention reads only the used part of a cache. `scatter` has no special requirements.
-    `tensorscatter` needs opset 24, which ONNX Runtime supports from 1.25 on.
+    a GPU if one of them can be used, otherwise the CPU. On a CPU, the fused engine runs a bundle if all of these hold:
+    the library of the engine is installed, the bundle has parameters for it, the model has no copy mechanism, and the
+    verification in the manifest, if there is one, includes the fused engine. Otherwise ONNX Runtime runs the bundle.
+
+    ONNX Runtime is fastest with `ort`, whose fused attention reads only the used part of a cache. On a GPU, this
+    attention exists in float16 only. `scatter` has no special requirements. `tensorscatter` needs opset 24, which ONNX
+    Runtime supports from 1.25 on.
 
     Args:
         manifest: manifest of the bundle.
@@ -146,8 +150,8 @@ def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
         raise BundleError(f"{_NO_COPIES}, which this model needs: leave out the engine fused")
     if manifest.parameters is None:
         raise BundleError(
-            f"{_NO_TABLE}: export it again with this version of txport, which writes them for models with LayerNorm or "
-            "RMSNorm"
+            f"{_NO_PARAMETERS}: export it again with this version of txport, which writes them for models with "
+            "LayerNorm or RMSNorm"
         )
     if (reason := native.missing()) is not None:
         raise MissingLibrary(f"the fused engine cannot be used: {reason}")
@@ -155,23 +159,26 @@ def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
 
 
 def _on_cpu(manifest: Manifest, engine: str, lowering: str | None, reason: str) -> Choice:
-    """Return the fused engine if it can run the bundle; otherwise, or for a given lowering, ONNX Runtime."""
+    """Return ONNX Runtime if it or a lowering is requested, or if the fused engine cannot run the bundle.
+
+    Otherwise return the fused engine.
+    """
     if engine == ORT:
         return _on_ort(manifest, "cpu", lowering, f"{reason}; engine ort was requested")
     if lowering is not None:
         return _on_ort(manifest, "cpu", lowering, reason)
-    if (against := against_fused(manifest)) is not None:
-        return _on_ort(manifest, "cpu", None, f"{reason}; {against}")
+    if (obstacle := why_not_fused(manifest)) is not None:
+        return _on_ort(manifest, "cpu", None, f"{reason}; {obstacle}")
     fallback = _on_ort(manifest, "cpu", None, f"{reason}; the fused engine cannot run the bundle")
     return Choice(FUSED, "cpu", (), f"{reason}; the fused engine is the fastest there", fallback=fallback)
 
 
-def against_fused(manifest: Manifest) -> str | None:
-    """Return the reason why the fused engine cannot run a bundle, as far as its manifest shows, or None."""
+def why_not_fused(manifest: Manifest) -> str | None:
+    """Return the reason why "auto" does not choose the fused engine for a bundle, or None if it does."""
     if manifest.model.copies:
         return _NO_COPIES
     if manifest.parameters is None:
-        return _NO_TABLE
+        return _NO_PARAMETERS
     if manifest.verification is not None and FUSED not in manifest.verification.engines:
         return "the bundle was not verified with the fused engine: run tx-verify BUNDLE"
     return native.missing()
@@ -183,9 +190,13 @@ def _on_ort(manifest: Manifest, device: str, lowering: str | None, reason: str) 
     if device == "cuda" and manifest.precision.type == "float32":
         # GroupQueryAttention has 16-bit kernels only: in each step, all caches would be copied to the CPU and back.
         lowerings = tuple(name for name in lowerings if name != "ort")
+    if not lowerings and manifest.lowerings == ("ort",):
+        raise BundleError(
+            "the bundle has only the lowering ort, which has no float32 kernels on a GPU: export it with --fp16 or "
+            "with more lowerings, or use device cpu"
+        )
     if not lowerings:
-        kind = BundleError if lowering is None else InputError
-        raise kind(f"{_NO_FLOAT32}: leave it out, export the bundle with --fp16, or use device cpu")
+        raise InputError(f"{_NO_FLOAT32}: leave it out, export the bundle with --fp16, or use device cpu")
     explanation = f"ONNX Runtime runs {lowerings[0]} best of the bundle's lowerings"
     return Choice(
         ORT, device, lowerings, f"{reason}; {f'lowering {lowering} was requested' if lowering else explanation}"
@@ -211,7 +222,7 @@ def _fastest(
         return on_cpu(f"{choice_or_reason}, and onnxruntime-gpu is not installed for {gpu}")
     if manifest.precision.type == "float32" and manifest.usable_lowerings(lowering) == ("ort",):
         return on_cpu(f"{choice_or_reason}, and {_NO_FLOAT32}")
-    on_gpu = _on_ort(manifest, "cuda", lowering, f"auto is ONNX Runtime on {gpu}: {choice_or_reason}")
+    on_gpu = _on_ort(manifest, "cuda", lowering, f"auto chose ONNX Runtime on {gpu}: {choice_or_reason}")
     return replace(on_gpu, fallback=on_cpu("ONNX Runtime cannot use the GPU"))
 
 
@@ -221,8 +232,10 @@ def _fitting_engines(
     """Return TensorRT for the engine "auto", or the reason why it cannot be used."""
     if engine == ORT:
         return "engine ort was requested"
-    if not isinstance(bundle, Path):
+    if bundle is None:
         return _NO_ENGINES
+    if not isinstance(bundle, Path) or bundle.is_file():
+        return _NO_DIRECTORY
     try:
         if not usable_directories(bundle, manifest, trust_engines):
             if not directories(bundle / ENGINES_FOLDER):
@@ -238,14 +251,12 @@ def _tensorrt(manifest: Manifest, bundle: Files | None, lowering: str | None, tr
     """Return the fitting engines of the installed TensorRT."""
     gpu = usable_gpu("engine trt")
     if not isinstance(bundle, Path) or bundle.is_file():
-        raise BundleError(
-            f"{bundle} has no TensorRT engines, which are in directories only: unzip it, and run tx-build"
-        )
+        raise BundleError(f"{_NO_DIRECTORY}, and {bundle} is an archive: unzip it, and run tx-build")
     built, tensorrt = _fitting(manifest, bundle, gpu, trust_engines)
     if lowering not in (None, built.record.lowering):
         raise BundleError(
-            f"the TensorRT engines of {bundle} that fit have the lowering {built.record.lowering}, not {lowering}: "
-            f"run tx-build {bundle} --lowering {lowering}"
+            f"the TensorRT engines for {bundle} that fit this machine were built with lowering "
+            f"{built.record.lowering}, not {lowering}: run tx-build {bundle} --lowering {lowering}"
         )
     reason = f"engines/{built.directory.name} fits {gpu} and {tensorrt.library}"
     return built_choice(built.directory, built.record, reason)
@@ -260,7 +271,7 @@ def _fitting(manifest: Manifest, bundle: Path, gpu: Gpu, trust_engines: bool) ->
     """Return the best engines of the first library with fitting ones."""
     first: TensorRt | None = None
     for name in _TENSORRTS:
-        # An import of TensorRT takes seconds, so first see whether it is installed.
+        # An import of TensorRT takes seconds, so first check whether it is installed.
         if not any(find_spec(module) for module in (name, f"{name}_bindings")):
             continue
         tensorrt = find_tensorrt(name)
@@ -327,8 +338,8 @@ def _open(bundle: Files, manifest: Manifest, choice: Choice, threads: int, concu
         return native.NativeEngine(bundle, manifest, threads, concurrent)
     if choice.device == "cuda":
         return _open_on_gpu(bundle, manifest, choice)
-    if manifest.parameters is not None and (reason := against_fused(manifest)) is not None and reason in choice.reason:
-        _say_once(f"ONNX Runtime runs the bundle: {reason}")
+    if manifest.parameters is not None and (reason := why_not_fused(manifest)) is not None and reason in choice.reason:
+        _log_once(f"ONNX Runtime runs the bundle: {reason}")
     explanation = "ONNX Runtime runs this bundle (tx-inspect shows why)"
     if "engine ort was requested" in choice.reason:
         explanation = "engine ort is ONNX Runtime"
@@ -338,7 +349,7 @@ def _open(bundle: Files, manifest: Manifest, choice: Choice, threads: int, concu
 
 
 @cache  # the same bundle may be opened many times
-def _say_once(sentence: str) -> None:
+def _log_once(sentence: str) -> None:
     _log.info(sentence)
 
 
@@ -360,9 +371,9 @@ def _open_on_gpu(bundle: Files, manifest: Manifest, choice: Choice) -> Engine:
 
 
 def _test_run(engine: "DeviceEngine") -> "DeviceEngine":
-    """Run the encoder and a step once, since missing libraries such as cuDNN may show only then; return the engine.
+    """Run the encoder, allocate a state, which test-runs the step, and return the engine.
 
-    The step's buffers have the size for a first sentence.
+    Missing libraries such as cuDNN may cause errors only then. The buffers have the size that a first sentence needs.
     """
     size = engine.manifest.model.feature_size
     source: Sources = np.array([[engine.tokens.eos]])

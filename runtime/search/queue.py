@@ -1,8 +1,9 @@
 """A queue of requests from any thread, which join the running batch.
 
-A request takes the next free row of the running batch. Requests with the same search settings share a batch; batches of
-different searches take turns, step by step, in the thread of the queue. A forked process has none of its parent's
-threads: there, the queue starts a new thread, and requests of the parent fail.
+A request takes the next free rows of the running batch. Requests with the same search settings share a batch. Batches
+of different searches take turns in the thread of the queue, one group of steps each: the steps that the device runs
+before the host reads their tokens. A forked process has none of its parent's threads: there, the queue starts a new
+thread, and requests of the parent fail.
 """
 
 import os
@@ -22,7 +23,7 @@ from txport.runtime.search.requests import Request, Result, Slot, Token
 from txport.runtime.search.scheduler import BATCH_TOKENS, Scheduler
 from txport.runtime.search.settings import Search
 
-# Default of the maximum number of waiting requests.
+# Default of the maximum number of unanswered requests.
 MAX_WAITING = 1024
 CLOSED = "the queue was closed: open the bundle again"
 
@@ -65,7 +66,7 @@ class Load:
     Attributes:
         unanswered: number of requests that have no answer yet.
         steps: number of groups of steps of all batches.
-        rows: number of active rows, summed over these groups.
+        rows: number of active rows, summed over these groups. A sentence has several rows in a beam search.
     """
 
     unanswered: int = 0
@@ -107,7 +108,7 @@ class Queue:
     Args:
         engine: the engine that runs the model.
         rows, batch_tokens: as for `txport.runtime.search.scheduler.Scheduler`.
-        max_waiting: maximum number of waiting requests; more are refused.
+        max_waiting: maximum number of unanswered requests; more are refused.
     """
 
     def __init__(
@@ -128,7 +129,9 @@ class Queue:
 
     def _reset(self) -> None:
         """Set up an empty queue without a thread: for a new queue, and for the queue of a forked process."""
-        self._changed = Condition()  # guards all attributes below, and `_closing`
+        # Held to change the attributes below, `_closing` or the tickets of a lane, except that only the thread of the
+        # queue changes `_steps` and `_rows_worked`. `load` and that thread read single values without it.
+        self._changed = Condition()
         self._lanes: dict[Search, _Lane] = {}
         self._cancelled: deque[tuple[_Lane, int]] = deque()
         self._unanswered = self._steps = self._rows_worked = 0
@@ -152,8 +155,8 @@ class Queue:
             on_token: called in the queue's thread with each token; it must return at once. If it raises an exception,
                 the request fails with it.
             convert: converts the `Result` to the answer, in the queue's thread.
-            admitted: the request belongs to an earlier one. It is accepted even if the queue is full and, in the
-                thread of the queue, while the queue drains.
+            admitted: the request continues one that was already accepted, such as the next sentence of a document. It
+                is accepted even if the queue is full and, in the thread of the queue, while the queue drains.
 
         Returns:
             the pending answer.
@@ -171,7 +174,9 @@ class Queue:
             if self._closing and not (admitted and current_thread() is self._thread):
                 raise InputError(CLOSED)
             if self._unanswered >= self._max_waiting and not admitted:
-                raise ResourceError(f"{self._unanswered} requests are waiting, which is the maximum: try again later")
+                raise ResourceError(
+                    f"{self._unanswered} requests are unanswered, which is the maximum: try again later"
+                )
             if self._thread.ident is None:
                 self._thread.start()
             lane = self._lanes.get(request.search) or self._new_lane(request.search)
@@ -189,17 +194,22 @@ class Queue:
         return Load(self._unanswered, self._steps, self._rows_worked)
 
     def close(self, *, drain: bool = True) -> None:
-        """Refuse further requests, and answer or cancel the present ones. A second call does nothing."""
+        """Refuse further requests, and return when all accepted requests have ended. A queue may be closed again.
+
+        Args:
+            drain: answer the accepted requests. False cancels them, also if an earlier call drains.
+        """
         with self._changed:
             self._closing = True
             if drain:
-                waiting = []
+                to_cancel = []
             else:
-                waiting = [each.future for lane in self._lanes.values() for each in lane.tickets.values()]
+                to_cancel = [each.future for lane in self._lanes.values() for each in lane.tickets.values()]
             self._changed.notify()
-        for future in waiting:
+        for future in to_cancel:
             future.cancel()
-        if self._thread.ident is not None and current_thread() is not self._thread:  # a destructor may run there
+        # A destructor may call this in the thread of the queue, which cannot join itself.
+        if self._thread.ident is not None and current_thread() is not self._thread:
             self._thread.join()
 
     def _new_lane(self, search: Search) -> _Lane:
@@ -225,9 +235,9 @@ class Queue:
         except Exception as error:  # a bug: callers must not wait forever
             with self._changed:
                 self._closing = self._failed = True
-                waiting = [(lane, index) for lane in self._lanes.values() for index in lane.tickets]
+                unanswered = [(lane, index) for lane in self._lanes.values() for index in lane.tickets]
                 self._lanes.clear()
-            for lane, index in waiting:
+            for lane, index in unanswered:
                 self._fail(lane, [index], error)
 
     def _work(self) -> None:
@@ -268,7 +278,7 @@ class Queue:
         if slots is None:
             return False
         self._steps += 1
-        self._rows_worked += len(slots)
+        self._rows_worked += len(slots) * lane.scheduler.policy.rows
         now = time.monotonic()
         for slot in slots:
             ticket = lane.tickets.get(slot.index)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from txport.runtime.serve.errors import Refusal, too_many_of_client
 
-# Approximate maximum number of sentences of one request that are in the queue at the same time. Documents and lists of
-# texts are submitted in pieces, so a long request does not count with its whole length.
+# Approximate maximum number of sentences of one request that are in the queue at the same time: documents and lists of
+# texts are submitted in pieces. A longer request counts as this number.
 MAX_OF_A_REQUEST = 64
 
 
@@ -23,7 +23,7 @@ class Admission:
     def __init__(self, max_waiting: int, max_per_client: int) -> None:
         self._max_waiting = max_waiting
         self._max_per_client = max_per_client
-        self._waiting = 0
+        self._unanswered = 0  # sentences
         self._clients: Counter[str] = Counter()
 
     @contextmanager
@@ -31,19 +31,19 @@ class Admission:
         """Admit a request while the context lasts. It counts as at most `MAX_OF_A_REQUEST` sentences.
 
         Raises:
-            Refusal: 429 for too many requests of this client; 503 for too many waiting sentences of all clients.
+            Refusal: 429 for too many requests of this client; 503 for too many unanswered sentences of all clients.
         """
         count = max(1, min(sentences, MAX_OF_A_REQUEST))
         if self._max_per_client and self._clients[client] >= self._max_per_client:
             raise too_many_of_client()
-        if self._waiting and self._waiting + count > self._max_waiting:
+        if self._unanswered and self._unanswered + count > self._max_waiting:
             raise Refusal(503, "too many requests wait for an answer: try again later", retry=True)
-        self._waiting += count
+        self._unanswered += count
         self._clients[client] += 1
         try:
             yield
         finally:
-            self._waiting -= count
+            self._unanswered -= count
             self._clients[client] -= 1
             if not self._clients[client]:
                 del self._clients[client]
@@ -51,39 +51,45 @@ class Admission:
 
 @dataclass
 class ClientShare:
-    """Number of places of one client, and their total amount."""
+    """Share of one client.
+
+    Attributes:
+        count: number of places.
+        amount: sum of what all of them hold: bytes or connections.
+    """
 
     count: int = 0
     amount: int = 0
 
 
 class Shares:
-    """Shares of clients in something limited: bytes of bodies that are arriving, or connections.
+    """Shares of clients in a limited resource: bytes of arriving bodies, or connections.
 
-    A client may hold as much as is free (Choudhury and Hahne 1998, "Dynamic Queue Length Thresholds"), so that one
-    client gets half, and others always find some.
+    A client may hold as much as is free (Choudhury and Hahne 1998, "Dynamic Queue Length Thresholds"). A single client
+    can therefore hold half of the resource, and the rest stays free for other clients.
 
     Args:
-        most: maximum amount of all clients.
-        max_per_client: maximum number of places of a client, 0 for any.
+        max_amount: maximum amount of all clients.
+        max_per_client: maximum number of places of a client, 0 for no limit.
     """
 
-    def __init__(self, most: int, max_per_client: int = 0) -> None:
-        self._most = most
+    def __init__(self, max_amount: int, max_per_client: int = 0) -> None:
+        self._max_amount = max_amount
         self._max_per_client = max_per_client
         self._amount = 0
         self._shares: dict[str, ClientShare] = {}
 
     @contextmanager
     def place(self, client: str, known: bool = True) -> Iterator[Callable[[int], None]]:
-        """Yield a function that adds to the amount of the client until the block ends.
+        """Give a client a place until the block ends. Yield a function that adds to the amount of the client.
 
         Args:
             client: key or address.
-            known: whether the number of its places is limited: several keys may come from one address.
+            known: whether the client is identified. Only then is the number of its places limited: an address may
+                have several clients, whose keys are in the bodies.
 
         Raises:
-            Refusal: 429, the client has too many places; the function: 503, its amount is too large.
+            Refusal: 429, the client has too many places. The function raises 503 if the amount becomes too large.
         """
         share = self._shares.setdefault(client, ClientShare())
         if known and self._max_per_client and share.count >= self._max_per_client:
@@ -93,7 +99,7 @@ class Shares:
 
         def add(size: int) -> None:
             nonlocal total
-            if share.amount + size > self._most - self._amount - size:
+            if share.amount + size > self._max_amount - self._amount - size:
                 raise Refusal(503, "too many requests are being sent: try again later", retry=True)
             total += size
             share.amount += size

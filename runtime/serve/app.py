@@ -30,9 +30,9 @@ from txport.runtime.serve.service import Record, Service, event
 from txport.runtime.serve.settings import ServiceSettings
 
 T = TypeVar("T")
-# Maximum bytes of a body whose client has not sent its key in the header.
-MAX_UNKNOWN = 64 << 10
-# Bodies of the maximum size for which there is memory while they arrive. One client alone gets half of it.
+# Maximum size of a body whose client has not sent its key in the header.
+MAX_BYTES_WITHOUT_KEY = 64 << 10
+# Memory for arriving bodies, in bodies of the maximum size. One client may use half of it.
 BODIES = 64
 _SMALL = 16 << 10  # bytes. Parsing a body of this size takes less than a millisecond; a thread parses larger bodies.
 
@@ -89,9 +89,11 @@ def answer_of(error: Exception) -> Response:
 
 async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    words = {404: "not found", 405: f"{request.method} is not answered here: /translate takes POST, "
-             "all else GET"}  # fmt: skip
-    sentence = words.get(error.status_code, error.detail)
+    sentences = {
+        404: "not found",
+        405: f"{request.method} is not supported here: /translate and /features take POST, other addresses take GET",
+    }
+    sentence = sentences.get(error.status_code, error.detail)
     return JSONResponse({"error": sentence}, error.status_code, error.headers)
 
 
@@ -123,7 +125,7 @@ class Routes:
         return _health(self._service.models.alive, "an engine keeps failing: restart the server")
 
     async def ready(self, _: Request) -> Response:
-        """Return whether the server can answer requests. While it drains, it accepts no connections."""
+        """Return the readiness: 503 until a model has been loaded. A server that drains accepts no connections."""
         return _health(self._service.models.ready, "no model is loaded yet, or none could be: see the log")
 
     async def metrics(self, request: Request) -> Response:
@@ -199,8 +201,8 @@ class Routes:
             self._keys.check(key)
         is_known = bool(key) or not self._keys
         settings = self._service.settings
-        with self._bodies.place(key or _host(request), is_known) as share:
-            return key, await _in_time(body_of(request, settings, share, is_known=is_known), settings)
+        with self._bodies.place(key or _host(request), is_known) as add:
+            return key, await _in_time(body_of(request, settings, add, is_known=is_known), settings)
 
     async def translate(self, request: Request) -> Response:
         """Translate with LibreTranslate's API; with `stream`, answer by a stream of events."""
@@ -246,7 +248,7 @@ async def body_of(
     if is_known:
         max_bytes = settings.max_bytes
     else:
-        max_bytes = min(settings.max_bytes, MAX_UNKNOWN)
+        max_bytes = min(settings.max_bytes, MAX_BYTES_WITHOUT_KEY)
     if is_known:
         remedy = "send less at a time"
     else:
@@ -358,10 +360,10 @@ class Events(Response):
 _EVENT_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 
 
-def _health(is_healthy: bool, otherwise: str) -> Response:
+def _health(is_healthy: bool, error: str) -> Response:
     if is_healthy:
         return JSONResponse({"status": "ok"})
-    return JSONResponse({"error": otherwise}, 503)
+    return JSONResponse({"error": error}, 503)
 
 
 def page() -> tuple[str, str]:

@@ -50,7 +50,10 @@ _limits = flags(
     _setting("--max-texts", "max_texts", COUNT, "Maximum number of texts per request."),
     _setting("--max-alternatives", "max_alternatives", click.IntRange(0), "Maximum number of alternatives per text."),
     _setting(
-        "--max-waiting", "max_waiting", COUNT, "Maximum number of waiting sentences. Further requests get status 503."
+        "--max-waiting",
+        "max_waiting",
+        COUNT,
+        "Maximum number of unanswered sentences of all clients. Further requests get status 503.",
     ),
     _setting(
         "--max-per-client",
@@ -62,7 +65,7 @@ _limits = flags(
         "--max-connections",
         "max_connections",
         COUNT,
-        "Maximum number of simultaneous connections. Further connections get status 503. One address gets half.",
+        "Maximum number of simultaneous connections. Further connections get status 503. One address may use half.",
     ),
     _setting("--seconds", "seconds", SECONDS, "Timeout of a request in seconds."),
     _setting("--slow-seconds", "slow_seconds", SECONDS, "Read and write timeout per client in seconds."),

@@ -28,12 +28,12 @@ class Metrics:
         )
         self.first_seconds = Histogram(
             "txport_first_piece_seconds",
-            "The same to the first text of a stream.",
+            "Time from the head of a request to the first text of its stream.",
             registry=self.registry,
             buckets=_SECONDS,
         )
-        self.tokens = Counter("txport_tokens", "Tokens that were made.", ["model"], registry=self.registry)
-        self.sentences = Counter("txport_sentences", "Sentences translated.", ["model"], registry=self.registry)
+        self.tokens = Counter("txport_tokens", "Generated tokens.", ["model"], registry=self.registry)
+        self.sentences = Counter("txport_sentences", "Translated sentences.", ["model"], registry=self.registry)
         self.registry.register(_Queues(models))
         ProcessCollector(registry=self.registry)
 
@@ -52,20 +52,20 @@ class _Queues:
         is_loaded = GaugeMetricFamily("txport_model_loaded", "Whether a model is loaded.", labels=label)
         loads = CounterMetricFamily("txport_model_loads", "How often a model was loaded.", labels=label)
         weights = GaugeMetricFamily("txport_model_bytes", "Size of a model's weights.", labels=label)
-        waiting = GaugeMetricFamily("txport_queue_sentences", "Sentences without an answer.", labels=label)
-        steps = CounterMetricFamily("txport_batch_steps", "Groups of steps that batches have made.", labels=label)
-        rows = CounterMetricFamily("txport_batch_rows", "Rows that worked, over all groups of steps.", labels=label)
-        max_rows = GaugeMetricFamily("txport_batch_most_rows", "Rows that a batch has at most.", labels=label)
+        unanswered = GaugeMetricFamily("txport_queue_sentences", "Unanswered sentences.", labels=label)
+        groups = CounterMetricFamily("txport_batch_steps", "Groups of steps of all batches.", labels=label)
+        rows = CounterMetricFamily("txport_batch_rows", "Active rows, summed over all groups of steps.", labels=label)
+        max_rows = GaugeMetricFamily("txport_batch_most_rows", "Maximum number of rows of a batch.", labels=label)
         for model in self._models:
             name = [model.name]
-            open_one = model.loaded
-            is_loaded.add_metric(name, open_one is not None)
+            loaded = model.loaded
+            is_loaded.add_metric(name, loaded is not None)
             loads.add_metric(name, model.loads)
             weights.add_metric(name, model.bytes)
             max_rows.add_metric(name, model.manifest.limits.batch)
-            if open_one is not None:
-                load = open_one.translator.load
-                waiting.add_metric(name, load.unanswered)
-                steps.add_metric(name, load.steps)
+            if loaded is not None:
+                load = loaded.translator.load
+                unanswered.add_metric(name, load.unanswered)
+                groups.add_metric(name, load.steps)
                 rows.add_metric(name, load.rows)
-        yield from (is_loaded, loads, weights, waiting, steps, rows, max_rows)
+        yield from (is_loaded, loads, weights, unanswered, groups, rows, max_rows)

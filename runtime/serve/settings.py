@@ -12,8 +12,9 @@ class ServiceSettings:
         max_characters: maximum number of characters in all texts of a request.
         max_texts: maximum number of texts of a request.
         max_alternatives: maximum number of alternatives of each text.
-        max_waiting: maximum number of sentences that run or wait. Further requests are refused.
-        max_per_client: maximum number of simultaneous requests of a key, or of an address without keys. 0 is unlimited.
+        max_waiting: maximum number of unanswered sentences of all clients. Further requests are refused.
+        max_per_client: maximum number of simultaneous requests of a key or, on a server without keys, of an address.
+            0 is unlimited.
         seconds: timeout of a request, from its first byte to its answer.
         slow_seconds: read and write timeout of a client, for headers, body and answer.
         memory: maximum bytes of loaded weights. None keeps all bundles loaded.

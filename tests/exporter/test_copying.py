@@ -20,7 +20,7 @@ from moved_rows import Turn, check_moves, turns
 from numpy_runner import NumpyRunner, graphs_of, random_model
 from parity import by_cpp, by_python
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.exporter.graphs.float16 import rounded, to_float16
+from txport.exporter.graphs.float16 import round_results, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.precision.islands import mixture_nodes
 from txport.exporter.reference import answers
@@ -108,7 +108,7 @@ def test_float16_is_near_pytorch(lowering: str) -> None:
     graphs = list(graphs_of(model, lowering))
     for graph in graphs:
         to_float16(graph, mixture_nodes(graph))
-        rounded(graph)
+        round_results(graph)
     runner = NumpyRunner(model, graphs[0], graphs[1])
     cross, caches = runner.encode(source.numpy(), np.array([4, 2])), runner.empty_caches(2, 6)
     for position in range(4):

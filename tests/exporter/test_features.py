@@ -14,7 +14,7 @@ from feature_models import KINDS, SIZE, feature_checkpoint, feature_model, vecto
 from numpy_runner import STEPS, NumpyRunner, graphs_of, open_session, run_graph
 from txport.benchmarks import entry as benchmarks_entry
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.exporter.graphs.float16 import rounded, to_float16
+from txport.exporter.graphs.float16 import round_results, to_float16
 from txport.exporter.reference import pad_sources
 from txport.exporter.sample import choose_sample
 from txport.models.checkpoint import load_checkpoint, save_checkpoint
@@ -65,7 +65,7 @@ def test_float16_reads_vectors_in_float32_and_is_near_pytorch(kind: str) -> None
         memory = model.encode(torch.from_numpy(source), torch.from_numpy(lengths))
         expected = model.cross_key_values(memory)[1][0].numpy()
     to_float16(encoder, ())
-    rounded(encoder)
+    round_results(encoder)
     assert encoder.graph.inputs[0].dtype.name == "FLOAT"
     found = run_graph(open_session(encoder), {"features": source, "source_lengths": lengths})["cross_key_1"]
     for row, length in enumerate(LENGTHS):

@@ -13,7 +13,7 @@ from bundles import recorded_checkpoint
 from numpy_runner import NumpyRunner, attention_graphs_of, graphs_of, random_model
 from parity import by_cpp, by_python
 from txport.exporter.export import ExportOptions, export_bundle
-from txport.exporter.graphs.float16 import ending, rounded, to_float16
+from txport.exporter.graphs.float16 import final_nodes, round_results, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.tensors import folded_into
 from txport.models.norms import BatchNorm, PowerNorm, SharedNorm
@@ -141,7 +141,7 @@ def test_float16_is_near_pytorch(kind: str, lowering: str) -> None:
     graphs = list(graphs_of(model, lowering))
     for graph in graphs:
         to_float16(graph, ())
-        rounded(graph)
+        round_results(graph)
     found = logits(model, (graphs[0], graphs[1])).astype(np.float32)
     assert 0 < float(np.abs(found - expected).max()) < 0.02 * float(np.abs(expected).max())
 
@@ -150,7 +150,7 @@ def test_float16_is_near_pytorch(kind: str, lowering: str) -> None:
 def test_what_a_user_reads_in_float32_begins_after_the_last_norm(kind: str) -> None:
     """A norm in parts, or folded away, would else draw the residual stream, and tables with it, into float32."""
     graph = attention_graphs_of(random_model(norm_kind=kind, norm="pre"))["encoder_attention"]
-    kept = ending(graph)
+    kept = final_nodes(graph)
     assert kept and not any(name.startswith(("embedding/", "norm/")) or "norm/" in name for name in kept)
     adds = {node.name for node in graph.graph if node.op_type == "Add" and (node.name or "").startswith("layers.")}
     assert adds and not adds & kept

@@ -1,6 +1,6 @@
 """Numbers, dates, times and amounts in words of spoken American English.
 
-Functions from values to lower-case words without punctuation. Their written forms are chosen in
+Each function converts a value to lower-case words without punctuation. How values are written is chosen in
 `txport.training.spoken.slots`. The semiotic classes are those of Sproat and Jaitly, "RNN Approaches to Text
 Normalization: A Challenge" (2016), section 2.
 """
@@ -34,7 +34,7 @@ WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
 def cardinal(number: int) -> str:
     """Return a number in words, without "and": `4823` -> "four thousand eight hundred twenty three".
 
-    Raises ValueError above 999 trillion, the end of the table of scales.
+    Raises ValueError from 1,000 trillion on, which the table of scales does not contain.
     """
     if abs(number) > LARGEST:
         raise ValueError(f"{number} is larger than {LARGEST}")
@@ -72,7 +72,7 @@ def digits(text: str) -> str:
 
 
 def pairs(number: int) -> str:
-    """Return three or four digits in two groups, as in years, rooms and house numbers: `305` -> "three oh five"."""
+    """Read a number of three or four digits in two groups, as years and house numbers: `305` -> "three oh five"."""
     high, low = divmod(number, 100)
     if not high or number % 1000 == 0:
         return cardinal(number)
@@ -84,7 +84,11 @@ def pairs(number: int) -> str:
 
 
 def year(number: int) -> str:
-    """`1905` -> "nineteen oh five", `2000` -> "two thousand", `2005` -> "two thousand five", `2025` -> "twenty ..."."""
+    """Return a year in words.
+
+    `1905` -> "nineteen oh five", `2000` -> "two thousand", `2005` -> "two thousand five", `2025` -> "twenty twenty
+    five".
+    """
     if number % 1000 < 10:
         return cardinal(number)
     return pairs(number)
@@ -130,10 +134,15 @@ def fraction(numerator: int, denominator: int) -> str:
 
 
 def mixed_fraction(whole: int, numerator: int, denominator: int) -> str:
-    """`2, 1, 2` -> "two and a half", `3, 3, 4` -> "three and three quarters"."""
+    """`2, 1, 2` -> "two and a half", `2, 1, 8` -> "two and an eighth", `3, 3, 4` -> "three and three quarters"."""
     part = fraction(numerator, denominator)
     if numerator == 1:
-        part = "a " + part.split(" ", 1)[1]
+        name = part.split(" ", 1)[1]
+        if name.startswith("e"):  # eighth, eleventh, eighteenth, ...; "one hundredth" begins with a consonant
+            article = "an"
+        else:
+            article = "a"
+        part = f"{article} {name}"
     return f"{cardinal(whole)} and {part}"
 
 
@@ -176,7 +185,11 @@ def clock_24(hour: int, minute: int) -> str:
 
 
 def date(month: int, day: int, of_year: int | None = None, *, day_first: bool = False) -> str:
-    """`3, 14, 2025` -> "march fourteenth twenty twenty five", day first: "the fourteenth of march twenty ..."."""
+    """Return a date in words.
+
+    `3, 14, 2025` -> "march fourteenth twenty twenty five"; with the day first, "the fourteenth of march twenty twenty
+    five".
+    """
     name = MONTHS[month - 1]
     if day_first:
         words = f"the {ordinal(day)} of {name}"

@@ -330,7 +330,7 @@ TEST_CASE("devices that are not here" * doctest::skip(std::holds_alternative<Gpu
   machine.gpu = [] { return Gpu{"NVIDIA H200", "9.0"}; };
   machine.cuda_provider = [] { return true; };
   Choice automatic = choose(kToyBundle, manifest, {}, machine);
-  CHECK(automatic.reason.find("auto is ONNX Runtime on NVIDIA H200 (9.0): ") == 0);
+  CHECK(automatic.reason.find("auto chose ONNX Runtime on NVIDIA H200 (9.0): ") == 0);
   std::vector<std::string> warnings;
   open_engine(kToyBundle, manifest, automatic, {1}, [&](const std::string& warning) { warnings.push_back(warning); });
   REQUIRE(warnings.size() == 1);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
@@ -24,7 +25,7 @@ Machine machine_of(const Patches::Json& item) {
   const bool provider = item.value("cuda_provider", false);
   Machine machine;
   machine.cuda_provider = [provider] { return provider; };
-  machine.against_fused = [against = item.value("against_fused", "")](const Manifest&) { return against; };
+  machine.why_no_fused_engine = [obstacle = item.value("against_fused", "")](const Manifest&) { return obstacle; };
   machine.gpu = [gpu]() -> std::variant<Gpu, std::string> {
     if (gpu.is_string()) return gpu.get<std::string>();
     return Gpu{gpu.at("name"), gpu.at("compute_capability")};
@@ -115,6 +116,15 @@ TEST_CASE("the choice of an engine and a device") {
     Manifest manifest = Manifest::load(kToyBundle);
     manifest.precision.type = item.value("precision", "float32");
     manifest.precision.weights = item.value("weights", manifest.precision.type);
+    if (item.contains("exported")) {
+      const Names lowerings = item["exported"];
+      const auto is_missing = [&](const Graph& graph) {
+        const auto& name = graph.lowering;
+        return name != "standard" && std::find(lowerings.begin(), lowerings.end(), name) == lowerings.end();
+      };
+      auto& graphs = manifest.graphs;
+      graphs.erase(std::remove_if(graphs.begin(), graphs.end(), is_missing), graphs.end());
+    }
     if (item.value("parameters", false)) manifest.parameters = Parameters();
     if (const auto verified = item.value("verified", Patches::Json()); verified.is_boolean()) {
       manifest.verification = Verification{true, 1, 1, 1, 0, {"ort"}};

@@ -294,7 +294,7 @@ TEST_CASE("queue: no more may wait than its bound") {
   Queue queue(engine, {}, 2);
   std::vector<Asked> asked = ask_all(queue, sources({5, 6}, 40));
   const Request third = sources({7}, 40).front();
-  CHECK_THROWS_WITH_AS(ask(queue, third), "2 requests are waiting, which is the maximum: try again later",
+  CHECK_THROWS_WITH_AS(ask(queue, third), "2 requests are unanswered, which is the maximum: try again later",
                        ResourceError);
   engine.open.set_value();
   for (Asked& each : asked) each.result.wait();

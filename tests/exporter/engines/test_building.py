@@ -26,7 +26,7 @@ from txport.exporter.engines.parsing import NetworkChanges, make_network, parse_
 from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, shapes, step_profiles
 from txport.exporter.engines.static_sizes import with_size
 from txport.exporter.graphs.beams import write_beams
-from txport.exporter.graphs.float16 import ending, to_float16
+from txport.exporter.graphs.float16 import final_nodes, to_float16
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.precision.islands import mixture_nodes
 from txport.runtime.bundle.manifest import Manifest
@@ -163,7 +163,7 @@ def test_tensorrt_takes_the_optional_graphs(option: str, precision: str, tmp_pat
     In `make test` each model is built in one precision.
     """
     graphs = attention_graphs_of(random_model(**OPTIONS[option]))
-    islands = {name: ending(graph) | mixture_nodes(graph) for name, graph in graphs.items()}
+    islands = {name: final_nodes(graph) | mixture_nodes(graph) for name, graph in graphs.items()}
     manifest = write_bundle(tmp_path, OPTIONS[option], precision)
     for name, graph in graphs.items() if precision == "float16" else ():
         to_float16(graph, islands[name])
@@ -202,7 +202,7 @@ def test_tensorrt_takes_the_step_of_beam_search(
     """For a fixed number of beams and length of caches, which are written in place."""
     model = random_model(**OPTIONS[option])
     graph = write_beams(model, model.config.max_positions, ModelTensors())
-    islands = ending(graph) | mixture_nodes(graph)
+    islands = final_nodes(graph) | mixture_nodes(graph)
     manifest = write_bundle(tmp_path, OPTIONS[option], precision)
     if precision == "float16":
         to_float16(graph, islands)

@@ -18,7 +18,7 @@ from numpy_runner import (
     run_graph,
 )
 from txport.exporter.bundle import graph_record, write_graphs
-from txport.exporter.graphs.float16 import ending, rounded, to_float16
+from txport.exporter.graphs.float16 import final_nodes, round_results, to_float16
 from txport.exporter.graphs.int8 import norm_outputs, to_int8
 from txport.models.attention_maps import attention_maps
 from txport.models.transformer import Transformer
@@ -133,15 +133,15 @@ def test_float16_keeps_scores_and_softmax_in_float32(option: str) -> None:
         attention_graphs_of(model),
     )
     to_float16(encoder, ())
-    rounded(encoder)
+    round_results(encoder)
     for name, graph in graphs.items():
-        kinds = {node.op_type for node in graph.graph if node.name in ending(graph)}
+        kinds = {node.op_type for node in graph.graph if node.name in final_nodes(graph)}
         assert "Softmax" in kinds and not kinds & {"Gemm", "MatMul", "LayerNormalization"}
-        to_float16(graph, ending(graph))
+        to_float16(graph, final_nodes(graph))
         wanted = interface.interface(name, model.config.sizes, "float16")
         assert wanted is not None
         assert graph_record(name, graph, model.config.sizes).outputs == wanted.outputs
-        rounded(graph)
+        round_results(graph)
         onnx.checker.check_model(ir.to_proto(graph), full_check=True)
     for ours, theirs in zip(run(encoder, graphs), expected(model), strict=True):
         for name, values in ours.items():
@@ -186,7 +186,7 @@ def test_they_share_every_weight(option: str, precision: str, tmp_path: Path) ->
         graphs = {n: copied(g) for n, g in {"encoder": encoder, "decoder_step": step, **more}.items()}
         for graph in graphs.values():
             if precision == "float16":
-                to_float16(graph, ending(graph))
+                to_float16(graph, final_nodes(graph))
             if precision == "int8":
                 to_int8(graph, dict.fromkeys(norm_outputs(graph), 6.0))
         write_graphs(tmp_path / name, graphs, "0")

@@ -15,7 +15,7 @@ import pytest
 from numpy_runner import OPTIONS, STEPS, graphs_of, random_model
 from txport.exporter.graphs.beams import write_beams
 from txport.exporter.graphs.capturable import CAPTURABLE, CPU_ONLY, not_capturable
-from txport.exporter.graphs.float16 import ending, to_float16
+from txport.exporter.graphs.float16 import final_nodes, to_float16
 from txport.exporter.graphs.tensors import ModelTensors
 
 LEVELS = ("BASIC", "EXTENDED", "ALL")
@@ -50,7 +50,7 @@ def test_steps_of_beam_search_too(option: str, tmp_path: Path) -> None:
     step = write_beams(model, model.config.max_positions, ModelTensors())
     check(step, tmp_path)
     if option == "post":
-        to_float16(step, ending(step))
+        to_float16(step, final_nodes(step))
         check(step, tmp_path)
 
 

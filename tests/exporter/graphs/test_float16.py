@@ -15,7 +15,7 @@ from numpy_runner import STEPS, NumpyRunner, graphs_of, open_session, random_mod
 from txport.exporter.bundle import write_graphs
 from txport.exporter.graphs.decoder import write_step
 from txport.exporter.graphs.encoder import write_encoder
-from txport.exporter.graphs.float16 import HALF_LOWERINGS, fold_biases, rounded, to_float16
+from txport.exporter.graphs.float16 import HALF_LOWERINGS, fold_biases, round_results, to_float16
 from txport.exporter.graphs.lowerings import LOWERINGS
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.precision.calibration import Calibration, Loss
@@ -78,10 +78,12 @@ def test_rounding_is_that_of_numpy() -> None:
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float16(1), "one"))
     model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
     plain = open_session(model).run(None, {"x": x})[0]
-    rounded(model)
+    round_results(model)
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     np.testing.assert_array_equal(open_session(model).run(None, {"x": x})[0], expected)
-    assert (plain != expected).mean() > 0.5, "ONNX Runtime rounds by itself now: `rounded` may have become needless"
+    assert (plain != expected).mean() > 0.5, (
+        "ONNX Runtime rounds by itself now: `round_results` may have become needless"
+    )
 
 
 def overflowing_model() -> Transformer:
@@ -108,7 +110,7 @@ def test_overflow_makes_islands(tmp_path: Path, lowering: str) -> None:
         half = {key: ir.load(file) for key, file in files.items()}
         for key, each in half.items():
             to_float16(each, island_nodes(islands, key) if kept else set())
-            rounded(each)
+            round_results(each)
         runner = NumpyRunner(model, half["encoder"], half[name])
         batch = sentences.answers[0].batch
         cross = runner.encode(batch.source_ids, batch.source_lengths)

@@ -55,10 +55,12 @@ def test_the_choice_of_an_engine_and_a_device(monkeypatch: pytest.MonkeyPatch, c
     manifest = Manifest.load(BUNDLE)
     kind = case.get("precision", "float32")
     precision = dataclasses.replace(manifest.precision, type=kind, weights=case.get("weights", kind))
+    lowerings = case.get("exported", manifest.lowerings)
     verified = case.get("verified")
     manifest = dataclasses.replace(
         manifest,
         precision=precision,
+        graphs=tuple(each for each in manifest.graphs if each.lowering in ("standard", *lowerings)),
         parameters=NO_PARAMETERS if case.get("parameters") else None,
         verification=None if verified is None else Verification(True, 1, 1, 1, 0.0, ("ort", "fused")[: 1 + verified]),
     )

@@ -135,11 +135,18 @@ def test_a_request_fails_after_its_deadline() -> None:
     queue.close()
 
 
+def test_load_counts_every_row_of_a_beam_search() -> None:
+    queue = Queue(MemoryEngine(eos_weight=-99.0))
+    queue.submit(replace(sources([5])[0], search=Search(beam=3))).result(60)
+    queue.close()
+    assert queue.load.steps > 0 and queue.load.rows == 3 * queue.load.steps
+
+
 def test_a_full_queue_refuses_requests() -> None:
     engine = Gate()
     queue = Queue(engine, max_waiting=2)
     futures = [queue.submit(request) for request in sources([5, 6])]
-    with pytest.raises(ResourceError, match="2 requests are waiting"):
+    with pytest.raises(ResourceError, match="2 requests are unanswered"):
         queue.submit(sources([7])[0])
     engine.open.set()
     wait(futures, 60)

@@ -185,7 +185,8 @@ def test_forms_and_addresses_that_are_refused(server: Served) -> None:
     assert server.post(b"q=%ff&source=en&target=de", "application/x-www-form-urlencoded")[0] == 400
     assert server.post(b"&".join([b"a=b"] * 200), "application/x-www-form-urlencoded")[0] == 400
     assert server.get("/detect") == (404, {"error": "not found"})
-    assert server.get("/translate") == (405, {"error": "GET is not answered here: /translate takes POST, all else GET"})
+    wrong = "GET is not supported here: /translate and /features take POST, other addresses take GET"
+    assert [server.get(path) for path in ("/translate", "/features")] == [(405, {"error": wrong})] * 2
 
 
 def test_metrics_count(server: Served, toy: "Translator") -> None:

@@ -79,6 +79,8 @@ def test_dollars_are_what_num2words_says(dollars: int, cents: int) -> None:
         (verbalise.fraction(1, 3), "one third"),
         (verbalise.fraction(5, 8), "five eighths"),
         (verbalise.mixed_fraction(2, 1, 2), "two and a half"),
+        (verbalise.mixed_fraction(2, 1, 8), "two and an eighth"),
+        (verbalise.mixed_fraction(1, 1, 11), "one and an eleventh"),
         (verbalise.mixed_fraction(3, 2, 3), "three and two thirds"),
         (verbalise.money(0, 1, part=("penny", "pence")), "one penny"),
         (verbalise.money(1, 50, ("pound", "pounds"), ("penny", "pence")), "one pound and fifty pence"),

@@ -24,7 +24,7 @@ inline constexpr std::int64_t kFormatVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kGoldenName = "golden.json";
 inline constexpr const char* kWeightsName = "onnx/weights.bin";
-inline constexpr const char* kNoParameters = "its manifest has no table of parameters (export it again)";
+inline constexpr const char* kNoParameterTable = "its manifest has no table of parameters (export it again)";
 // Lowerings of decoder steps, in the order in which ONNX Runtime tries them.
 inline constexpr std::array kLowerings{"ort", "scatter", "tensorscatter"};
 

@@ -5,7 +5,7 @@
 namespace txport::core {
 
 ModelFile Manifest::model_file(const std::filesystem::path& directory) const {
-  if (!parameters) throw EngineError("the fused engine cannot run " + directory.string() + ": " + kNoParameters);
+  if (!parameters) throw EngineError("the fused engine cannot run " + directory.string() + ": " + kNoParameterTable);
   const std::int64_t bytes = files.at(kWeightsName).bytes;
   return {directory / kWeightsName, bytes, model, tokens, limits(), precision.weights, *parameters, nullptr};
 }

@@ -27,9 +27,10 @@ constexpr const char* kOrt = "ort";
 constexpr const char* kTrt = "trt";
 constexpr std::array kDevices{"auto", "cpu", "cuda"};
 constexpr std::array kEngines{"auto", kFused, kOrt, kTrt};
-constexpr const char* kNoTable = "the bundle has no parameters for the fused engine";
+constexpr const char* kNoParameters = "the bundle has no parameters for the fused engine";
 constexpr const char* kNoCopies = "the fused engine has no copy mechanism";
-constexpr const char* kNoEngines = "the bundle has no TensorRT engines";
+constexpr const char* kNoEngines = "there are no TensorRT engines for the bundle";
+constexpr const char* kNoDirectory = "TensorRT engines can only be used with a bundle that is a directory";
 constexpr const char* kNoFloat32 = "lowering ort has no float32 kernels on a GPU";
 
 // Return the choice of ONNX Runtime, with the lowerings in the order of their speed on this device.
@@ -41,11 +42,13 @@ Choice on_ort(const Manifest& manifest, const std::string& device, const std::st
     // step.
     lowerings.erase(std::remove(lowerings.begin(), lowerings.end(), "ort"), lowerings.end());
   }
+  if (lowerings.empty() && manifest.lowerings().size() == 1) {
+    throw BundleError(
+        "the bundle has only the lowering ort, which has no float32 kernels on a GPU: export it with --fp16 or with "
+        "more lowerings, or use device cpu");
+  }
   if (lowerings.empty()) {
-    const std::string reason =
-        kNoFloat32 + std::string(": leave it out, export the bundle with --fp16, or use device cpu");
-    if (lowering.empty()) throw BundleError(reason);
-    throw InputError(reason);
+    throw InputError(kNoFloat32 + std::string(": leave it out, export the bundle with --fp16, or use device cpu"));
   }
   const std::string why = lowering.empty() ? "ONNX Runtime runs " + lowerings[0] + " best of the bundle's lowerings"
                                            : "lowering " + lowering + " was requested";
@@ -78,38 +81,39 @@ Choice requested_fused(const Manifest& manifest, const EngineRequest& request, c
     throw BundleError(kNoCopies + std::string(", which this model needs: leave out the engine fused"));
   }
   if (!manifest.parameters) {
-    throw BundleError(kNoTable + std::string(": export it again with this version of txport, which writes them for "
-                                             "models with LayerNorm or RMSNorm"));
+    throw BundleError(kNoParameters + std::string(": export it again with this version of txport, which writes them "
+                                                  "for models with LayerNorm or RMSNorm"));
   }
-  const std::string against = machine.against_fused(manifest);
-  if (!against.empty()) throw MissingLibrary("the fused engine cannot be used: " + against);
+  const std::string obstacle = machine.why_no_fused_engine(manifest);
+  if (!obstacle.empty()) throw MissingLibrary("the fused engine cannot be used: " + obstacle);
   return {kFused, "cpu", {}, "engine fused was requested", std::nullopt, nullptr};
 }
 
 // Return the reason why "auto" does not choose the fused engine for a bundle; empty if it does.
-std::string against_fused(const Manifest& manifest, const Machine& machine) {
+std::string why_not_fused(const Manifest& manifest, const Machine& machine) {
   if (manifest.model.copies) return kNoCopies;
-  if (!manifest.parameters) return kNoTable;
+  if (!manifest.parameters) return kNoParameters;
   if (manifest.verification) {
     const std::vector<std::string>& engines = manifest.verification->engines;
     if (std::find(engines.begin(), engines.end(), kFused) == engines.end()) {
       return "the bundle was not verified with the fused engine: run tx-verify BUNDLE";
     }
   }
-  return machine.against_fused(manifest);
+  return machine.why_no_fused_engine(manifest);
 }
 
-// Return the choice of the fused engine if it can run the bundle and no lowering is requested; otherwise ONNX Runtime.
+// Return the choice of ONNX Runtime if it or a lowering is requested, or if the fused engine cannot run the bundle.
+// Otherwise return the choice of the fused engine.
 Choice on_cpu(const Manifest& manifest, const EngineRequest& request, const std::string& reason,
               const Machine& machine) {
   if (request.engine == kOrt) return on_ort(manifest, "cpu", request.lowering, reason + "; engine ort was requested");
   if (!request.lowering.empty()) return on_ort(manifest, "cpu", request.lowering, reason);
-  const std::string against = against_fused(manifest, machine);
-  if (!against.empty()) return on_ort(manifest, "cpu", "", reason + "; " + against);
-  Choice instead = on_ort(manifest, "cpu", "", reason + "; the fused engine cannot run the bundle");
+  const std::string obstacle = why_not_fused(manifest, machine);
+  if (!obstacle.empty()) return on_ort(manifest, "cpu", "", reason + "; " + obstacle);
+  Choice fallback = on_ort(manifest, "cpu", "", reason + "; the fused engine cannot run the bundle");
   return {kFused,       "cpu",
           {},           reason + "; the fused engine is the fastest there",
-          std::nullopt, std::make_shared<Choice>(std::move(instead))};
+          std::nullopt, std::make_shared<Choice>(std::move(fallback))};
 }
 
 // Return the choice of TensorRT with engines for this machine.
@@ -117,14 +121,15 @@ Choice tensorrt(const Bundle& bundle, const Manifest& manifest, const EngineRequ
   const std::string& lowering = request.lowering;
 #ifdef TXPORT_WITH_TENSORRT
   if (!bundle.is_directory()) {
-    throw BundleError(bundle.name() +
-                      " has no TensorRT engines, which are in directories only: unzip it, and run tx-build");
+    throw BundleError(kNoDirectory + std::string(", and ") + bundle.name() +
+                      " is an archive: unzip it, and run tx-build");
   }
   Built built = find_trt(bundle.directory(), manifest, request.trust_engines);
   const std::string& built_lowering = built.record.lowering;
   if (!lowering.empty() && lowering != built_lowering) {
-    throw BundleError("the TensorRT engines of " + bundle.name() + " that fit have the lowering " + built_lowering +
-                      ", not " + lowering + ": run tx-build " + bundle.name() + " --lowering " + lowering);
+    throw BundleError("the TensorRT engines for " + bundle.name() + " that fit this machine were built with lowering " +
+                      built_lowering + ", not " + lowering + ": run tx-build " + bundle.name() + " --lowering " +
+                      lowering);
   }
   const std::string reason = "engines/" + built.directory.filename().string() + " fits " +
                              std::get<Gpu>(find_gpu()).title() + " and " + built.record.library.title();
@@ -139,7 +144,7 @@ Choice tensorrt(const Bundle& bundle, const Manifest& manifest, const EngineRequ
 std::variant<Choice, std::string> fitting_engines(const Bundle& bundle, const Manifest& manifest,
                                                   const EngineRequest& request) {
   if (request.engine == kOrt) return "engine ort was requested";
-  if (!bundle.is_directory()) return kNoEngines;
+  if (!bundle.is_directory()) return kNoDirectory;
   try {
     if (usable_directories(bundle.directory(), manifest, request.trust_engines).empty()) {
       if (engine_directories(bundle.directory() / kEnginesName).empty()) return kNoEngines;
@@ -159,27 +164,27 @@ Choice fastest(const Bundle& bundle, const Manifest& manifest, const EngineReque
   };
   if (manifest.precision.weights == "int8") return cpu("int8 weights are for CPUs");
   const auto gpu = machine.gpu();
-  if (const auto* why = std::get_if<std::string>(&gpu)) return cpu(*why);
+  if (const auto* obstacle = std::get_if<std::string>(&gpu)) return cpu(*obstacle);
   const std::string title = std::get<Gpu>(gpu).title();
   auto engines = fitting_engines(bundle, manifest, request);
   if (auto* choice = std::get_if<Choice>(&engines)) {
     choice->fallback = std::make_shared<Choice>(cpu("TensorRT cannot be used"));
     return std::move(*choice);
   }
-  const std::string& against = std::get<std::string>(engines);
-  if (!machine.cuda_provider()) return cpu(against + ", and onnxruntime-gpu is not installed for " + title);
+  const std::string& obstacle = std::get<std::string>(engines);
+  if (!machine.cuda_provider()) return cpu(obstacle + ", and onnxruntime-gpu is not installed for " + title);
   if (manifest.precision.type == "float32" &&
       manifest.usable_lowerings(request.lowering) == std::vector<std::string>{"ort"}) {
-    return cpu(against + ", and " + kNoFloat32);
+    return cpu(obstacle + ", and " + kNoFloat32);
   }
-  Choice on_gpu = on_ort(manifest, "cuda", request.lowering, "auto is ONNX Runtime on " + title + ": " + against);
+  Choice on_gpu = on_ort(manifest, "cuda", request.lowering, "auto chose ONNX Runtime on " + title + ": " + obstacle);
   on_gpu.fallback = std::make_shared<Choice>(cpu("ONNX Runtime cannot use the GPU"));
   return on_gpu;
 }
 
-// Run the encoder and allocate a state once, since a missing library such as cuDNN may only be detected then. The
-// buffers have the size that a first sentence needs.
-void try_out(const Engine& engine, const Manifest& manifest) {
+// Run the encoder and allocate a state, which test-runs the step: missing libraries such as cuDNN may cause errors only
+// then. The buffers have the size that a first sentence needs.
+void test_run(const Engine& engine, const Manifest& manifest) {
   if (const auto size = manifest.model.feature_size) {
     engine.encode_features(std::vector<float>(static_cast<std::size_t>(*size)), {1});
   } else {
@@ -189,8 +194,8 @@ void try_out(const Engine& engine, const Manifest& manifest) {
   engine.synchronize();
 }
 
-std::unique_ptr<Engine> open_untried(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
-                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
+std::unique_ptr<Engine> open_untested(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
+                                      const CpuShare& share, const std::function<void(const std::string&)>& warn) {
 #ifdef TXPORT_WITH_FUSED
   if (choice.engine == kFused) return open_fused(manifest.model_file(bundle), share);
 #endif
@@ -208,23 +213,23 @@ std::unique_ptr<Engine> open_untried(const Bundle& bundle, const Manifest& manif
 
 std::unique_ptr<Engine> open_chosen(const Bundle& bundle, const Manifest& manifest, const Choice& choice,
                                     const CpuShare& share, const std::function<void(const std::string&)>& warn) {
-  auto engine = open_untried(bundle, manifest, choice, share, warn);
-  if (choice.device == "cuda") try_out(*engine, manifest);
+  auto engine = open_untested(bundle, manifest, choice, share, warn);
+  if (choice.device == "cuda") test_run(*engine, manifest);
   return engine;
 }
 
 }  // namespace
 
-std::string against_fused_here(const Manifest& manifest) {
+std::string why_no_fused_engine(const Manifest& manifest) {
 #ifdef TXPORT_WITH_FUSED
-  return manifest.parameters ? fused_lacks() : kNoParameters;
+  return manifest.parameters ? fused_lacks() : kNoParameterTable;
 #else
   (void)manifest;
   return "this build of txport has no fused engine: configure it with -DTXPORT_WITH_FUSED=ON";
 #endif
 }
 
-bool cuda_provider_is_here() {
+bool has_usable_cuda_provider() {
 #ifdef TXPORT_WITH_CUDA
   return has_cuda_provider();
 #else
@@ -254,8 +259,8 @@ std::unique_ptr<Engine> open_engine(const Bundle& bundle, const Manifest& manife
     try {
       return open_chosen(bundle, manifest, choice, share, warn);
     } catch (const Error& error) {
-      const std::string instead = choice.engine == kFused ? "ONNX Runtime" : "the CPU";
-      if (warn) warn(std::string(error.what()) + "; " + instead + " is used instead");
+      const std::string fallback_name = choice.engine == kFused ? "ONNX Runtime" : "the CPU";
+      if (warn) warn(std::string(error.what()) + "; " + fallback_name + " is used instead");
     }
     choice = Choice(*choice.fallback);
   }

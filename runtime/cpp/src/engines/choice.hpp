@@ -20,8 +20,8 @@ namespace txport::core {
 struct EngineRequest {
   std::string device = "auto";  // auto, cpu or cuda
   std::string engine = "auto";  // auto, fused (txport's for CPUs), ort (ONNX Runtime) or trt (TensorRT)
-  std::string lowering;         // decoder step graph; empty: the best one
-  bool trust_engines = false;   // allow TensorRT engines in the bundle, which are native code
+  std::string lowering;         // lowering of the decoder step; empty: the best one
+  bool trust_engines = false;   // whether TensorRT engines in the bundle, which are native code, may run
 };
 
 // The chosen engine and device.
@@ -36,28 +36,33 @@ struct Choice {
 };
 
 // Return the reason why this build or processor cannot run a bundle with the fused engine; empty if it can.
-std::string against_fused_here(const Manifest& manifest);
+std::string why_no_fused_engine(const Manifest& manifest);
 
 // Return whether this build supports ONNX Runtime's CUDA provider and the installed ONNX Runtime has it.
-bool cuda_provider_is_here();
+bool has_usable_cuda_provider();
 
 // Properties of this machine that determine the choice. Each function is called only if necessary. Tests replace them.
 struct Machine {
   std::function<std::variant<Gpu, std::string>()> gpu = find_gpu;
-  std::function<bool()> cuda_provider = cuda_provider_is_here;
-  std::function<std::string(const Manifest&)> against_fused = against_fused_here;
+  std::function<bool()> cuda_provider = has_usable_cuda_provider;
+  std::function<std::string(const Manifest&)> why_no_fused_engine = core::why_no_fused_engine;
 };
 
-// Choose the engine and device. Loads TensorRT if it is requested or the bundle has engines, and ONNX Runtime if there
-// is a GPU.
+// Choose the engine and device. Loads TensorRT if it is requested or there are engines for the bundle, and ONNX Runtime
+// if there is a GPU.
 //
-// On a GPU, engine "auto" is TensorRT if engines for this machine exist, otherwise ONNX Runtime's CUDA provider. Device
-// "auto" is a GPU if one of them can be used, otherwise the CPU. On a CPU, the fused engine is used if this build has
-// it, and if the bundle has parameters and was verified with it; otherwise ONNX Runtime is used. ONNX Runtime is
-// fastest with `ort`, whose fused attention reads only the used part of a cache; on a GPU this attention only exists in
-// float16. `scatter` has no special requirements. `tensorscatter` needs opset 24, which ONNX Runtime supports from 1.25
-// on. Throws InputError: a value is unknown, or values contradict each other; BundleError: the bundle does not have the
-// lowering or a TensorRT engine for this machine; MissingLibrary: there is no GPU, or a library is not installed.
+// On a GPU, engine "auto" is TensorRT if engines fit, otherwise ONNX Runtime's CUDA provider. Device "auto" is a GPU if
+// one of them can be used, otherwise the CPU. On a CPU, the fused engine runs a bundle if all of these hold: this build
+// has the engine, the bundle has parameters for it, the model has no copy mechanism, and the verification in the
+// manifest, if there is one, includes the fused engine. Otherwise ONNX Runtime runs the bundle.
+//
+// ONNX Runtime is fastest with `ort`, whose fused attention reads only the used part of a cache. On a GPU, this
+// attention exists in float16 only. `scatter` has no special requirements. `tensorscatter` needs opset 24, which ONNX
+// Runtime supports from 1.25 on.
+//
+// Throws InputError: a value is unknown, or values contradict each other; BundleError: the bundle does not have the
+// lowering or parameters for the fused engine, or there is no TensorRT engine that fits; MissingLibrary: there is no
+// GPU, or a library is not installed.
 Choice choose(const Bundle& bundle, const Manifest& manifest, const EngineRequest& request,
               const Machine& machine = {});
 

@@ -120,7 +120,8 @@ std::shared_ptr<Ticket> ProcessQueue::submit(Request request, Listener<Result, T
   const std::lock_guard lock(mutex_);
   if (closing_) throw InputError("the queue was closed: open the bundle again");
   if (unanswered_ >= max_waiting_) {
-    throw ResourceError(std::to_string(unanswered_) + " requests are waiting, which is the maximum: try again later");
+    throw ResourceError(std::to_string(unanswered_) +
+                        " requests are unanswered, which is the maximum: try again later");
   }
   if (!thread_.joinable()) {
     thread_ = std::thread([this] { run(); });

@@ -1,8 +1,9 @@
 // A queue for requests of several threads, which join the running batch.
 //
-// A request gets the next free row of the running batch. Requests with the same search share a batch. Batches of
-// different searches take turns, step by step, in the queue's thread. A forked process has none of its parent's
-// threads: its queue starts a new thread, and requests of the parent remain with the parent.
+// A request takes the next free rows of the running batch. Requests with the same search settings share a batch.
+// Batches of different searches take turns in the thread of the queue, one group of steps each: the steps that the
+// device runs before the host reads their tokens. A forked process has none of its parent's threads: there, the queue
+// starts a new thread, and requests of the parent remain with the parent.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,7 @@
 
 namespace txport::core {
 
-// Default of the maximum number of waiting requests.
+// Default of the maximum number of unanswered requests.
 inline constexpr std::size_t kMaxWaiting = 1024;
 
 // Callbacks of a request: `part` for each part of the result, then either `answer` or `failure`, once. They run on the
@@ -68,8 +69,8 @@ class Queue {
 
   // Add a request to the queue. Any thread may call this at any time, also from a listener. `seconds`: time limit,
   // after which `failure` is called with DeadlineExceeded. Parts are the tokens of a greedy search (see check_streams).
-  // Throws InputError if the request is invalid or the queue is closed, and ResourceError if the maximum number of
-  // requests is waiting; the listener is not called then.
+  // Throws InputError if the request is invalid or the queue is closed, and ResourceError if `max_waiting` requests are
+  // unanswered; the listener is not called then.
   std::shared_ptr<Ticket> submit(Request request, Listener<Result, Token> listener,
                                  std::optional<double> seconds = std::nullopt);
 
@@ -78,8 +79,8 @@ class Queue {
   // Return the number of searches with running batches.
   std::size_t searches() const;
 
-  // Refuse further requests, finish (`drain`) or cancel the present ones, and return when that is done. In a listener,
-  // return immediately.
+  // Refuse further requests, answer (`drain`) or cancel the accepted ones, and return when all have ended. In a
+  // listener, return immediately. A queue may be closed again: false cancels, also if an earlier call drains.
   void close(bool drain);
 
   // Return whether the caller runs on the decoding thread.
