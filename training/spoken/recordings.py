@@ -1,5 +1,6 @@
 """Feature vectors as sources of a corpus, and their files: .npz archives and Parquet."""
 
+import hashlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,13 @@ def check_vectors(model: Mapping[str, Any], pairs: Collection[tuple[str, str]]) 
             raise InputError(
                 f"{source} has vectors of {source.vectors.shape[1]} numbers, but model.feature_size is {size}"
             )
+
+
+def source_key(source: str) -> str | bytes:
+    """Return what two equal sources have in common: the text, or a hash of the vectors of a recording."""
+    if isinstance(source, Recording):
+        return hashlib.sha256(source.vectors.tobytes()).digest()
+    return source
 
 
 def texts_of(pairs: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:

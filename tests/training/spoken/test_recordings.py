@@ -106,6 +106,15 @@ def test_a_corpus_of_files_is_that_of_arrays(tmp_path: Path) -> None:
     assert row[0] == 2 and row[-1] == 3 and tokenizer.decode(row[1:-1]) == next(iter(corpus.train))[1]
 
 
+def test_equal_recordings_are_one_source(tmp_path: Path) -> None:
+    arrays = [np.full((3, 5), value, np.float32) for value in (1, 2, 1, 3, 2, 4)]
+    write_features(tmp_path / "train.npz", arrays, list("abcdef"))
+    for name in ("validation.npz", "test.npz"):
+        write_features(tmp_path / name, arrays[-1:], ["g"])
+    options = FeaturesOptions(validation="validation.npz", test="test.npz", unique_sources=True)
+    assert [target for _, target in corpora.load(options, tmp_path).train] == list("abdf")
+
+
 def test_parquet_has_the_same(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'txport[corpus]'")
     parquet = pytest.importorskip("pyarrow.parquet")
