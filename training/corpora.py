@@ -33,7 +33,7 @@ from txport.training.options import (
 from txport.training.recipe import RECIPES
 from txport.training.spoken import corpus as spoken
 from txport.training.spoken import digits, names
-from txport.training.spoken.recordings import read_recordings
+from txport.training.spoken.recordings import read_recordings, source_key
 
 _log = logging.getLogger("txport")
 
@@ -172,7 +172,7 @@ def _read_split(options: FileOptions, data: Path, name: str) -> Collection[Pair]
         return pairs_of
     pairs = _read_whole(options, data, name)
     if options.unique_sources:
-        pairs = list({source: (source, target) for source, target in reversed(pairs)}.values())[::-1]
+        pairs = list({source_key(source): (source, target) for source, target in reversed(pairs)}.values())[::-1]
     return pairs[: options.first]
 
 

@@ -1,6 +1,7 @@
 """Feature vectors as sources of a corpus, and their files: .npz archives and Parquet."""
 
-from collections.abc import Collection, Mapping
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +49,36 @@ def read_recordings(file: Path, feature_column: str, text_column: str) -> list[t
     return list[tuple[str, str]](pairs)
 
 
-def check_vectors(model: Mapping[str, Any], pairs: Collection[tuple[str, str]]) -> None:
-    """Refuse a corpus with vectors whose size differs from `feature_size` of the recipe's model.
+def check_vectors(model: Mapping[str, Any], splits: Iterable[Collection[tuple[str, str]]]) -> None:
+    """Refuse a corpus of another kind than a recipe's model reads, or with vectors of another size.
+
+    Args:
+        model: section `[model]` of the recipe.
+        splits: training, validation and test pairs.
 
     Raises:
-        InputError: a recording has another size; the message names the first.
+        InputError: a split does not fit; the message names its first recording of another size.
     """
     size = model.get("feature_size")
-    for source, _ in pairs if size is not None else ():
-        if isinstance(source, Recording) and source.vectors.shape[1] != size:
+    for pairs in splits:
+        first = next(iter(pairs), None)
+        if first is not None and isinstance(first[0], Recording) != (size is not None):
+            corpus, reads = ("text", "vectors") if size is not None else ("feature vectors", "text")
             raise InputError(
-                f"{source} has vectors of {source.vectors.shape[1]} numbers, but model.feature_size is {size}"
+                f"the corpus has {corpus}, but the model reads {reads}: give a corpus or a model of the other kind"
             )
+        for source, _ in pairs if size is not None else ():
+            if isinstance(source, Recording) and source.vectors.shape[1] != size:
+                raise InputError(
+                    f"{source} has vectors of {source.vectors.shape[1]} numbers, but model.feature_size is {size}"
+                )
+
+
+def source_key(source: str) -> str | bytes:
+    """Return what two equal sources have in common: the text, or a hash of the vectors of a recording."""
+    if isinstance(source, Recording):
+        return hashlib.sha256(source.vectors.tobytes()).digest()
+    return source
 
 
 def texts_of(pairs: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:

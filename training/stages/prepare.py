@@ -128,6 +128,7 @@ class Run:
         corpus = context.corpus(recipe)
         estimate = SpeedEstimate()
         if is_first_process():
+            check_vectors(start.recipe(recipe).model, [corpus.train])
             check_fit(start.tokenizer(), start.config.unk_id, texts_of(corpus.train), checkpoint)
             _log.info("continues from %s with its model and tokenizer", checkpoint)
             estimate = context.begin(start.recipe(recipe), corpus)
@@ -148,7 +149,7 @@ class Run:
     def _ready(cls, recipe: Recipe, context: RunContext, corpus: ParallelCorpus, **origin: Any) -> "Run":
         """Return the run of a directory that already contains the tokenizer."""
         directory = context.directory
-        check_vectors(recipe.model, corpus.train)
+        check_vectors(recipe.model, (corpus.train, corpus.validation, corpus.test))
         start = directory.start_of(recipe)
         if start is not None:
             return cls(directory, recipe, corpus, start.tokenizer(), start.config, start.generation, **origin)

@@ -26,6 +26,7 @@ from txport.training.spoken.speech import FRAME_RATE, HOP, MELS, RATE, WINDOW, W
 from txport.training.tokenizers import load_tokenizer, train_tokenizer
 from txport.training.torch_engine import TorchEngine
 
+CHECKPOINT = Path(__file__).parents[2] / "data" / "checkpoints" / "tiny"
 SMALL = (
     *("corpus.train=24", "corpus.validation=6", "corpus.test=6", "training.validation_sentences=6"),
     *("model.d_model=32", "model.ffn=64", "model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0.0"),
@@ -106,6 +107,15 @@ def test_a_corpus_of_files_is_that_of_arrays(tmp_path: Path) -> None:
     assert row[0] == 2 and row[-1] == 3 and tokenizer.decode(row[1:-1]) == next(iter(corpus.train))[1]
 
 
+def test_equal_recordings_are_one_source(tmp_path: Path) -> None:
+    arrays = [np.full((3, 5), value, np.float32) for value in (1, 2, 1, 3, 2, 4)]
+    write_features(tmp_path / "train.npz", arrays, list("abcdef"))
+    for name in ("validation.npz", "test.npz"):
+        write_features(tmp_path / name, arrays[-1:], ["g"])
+    options = FeaturesOptions(validation="validation.npz", test="test.npz", unique_sources=True)
+    assert sorted(target for _, target in corpora.load(options, tmp_path).train) == list("abdf")
+
+
 def test_parquet_has_the_same(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'txport[corpus]'")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -170,6 +180,38 @@ def test_files_without_texts_and_recipes_that_do_not_fit_are_refused(tmp_path: P
     small = replace(recipe, corpus=FeaturesOptions(held_out=1))
     with pytest.raises(InputError, match="has vectors of 5 numbers, but model.feature_size is 40"):
         train(small, tmp_path / "checkpoint", tmp_path)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_every_split_has_vectors_of_the_model(split: str, tmp_path: Path) -> None:
+    for name in ("train", "validation", "test"):
+        arrays = [np.ones((3, 40 + (name == split)), np.float32)] * 4
+        write_features(tmp_path / f"{name}.npz", arrays, ["one", "two"] * 2)
+    recipe = replace(
+        read("digits", [*SMALL[4:], "training.validation_sentences=1"]),
+        corpus=FeaturesOptions(validation="validation.npz", test="test.npz"),
+    )
+    with pytest.raises(InputError, match=f"{split}.npz, recording 0 has vectors of 41 numbers, but model.feature_size"):
+        train(recipe, tmp_path / "checkpoint", tmp_path)
+
+
+def test_a_checkpoint_of_vectors_is_fine_tuned(digits_run: Path, tmp_path: Path) -> None:
+    recipe = read("digits", [*SMALL, "training.max_steps=20", "training.warmup_steps=1"])
+    recipe = replace(recipe, training=replace(recipe.training, from_checkpoint=str(digits_run)))
+    assert train(recipe, tmp_path / "checkpoint", Path()) is not None
+    assert losses(tmp_path / "checkpoint")[0] < 0.6 * losses(digits_run)[0]
+
+
+def test_a_checkpoint_of_text_is_not_fine_tuned_with_vectors(digits_run: Path, tmp_path: Path) -> None:
+    training = {"max_steps": 2, "batch_tokens": 512, "max_length": 64}
+    corpora_of = {
+        "feature vectors": ({"kind": "digits", "train": 24, "validation": 6, "test": 6}, CHECKPOINT),
+        "text": ({"kind": "builtin", "train": 24, "validation": 6, "test": 6}, digits_run),
+    }
+    for kind, (corpus, checkpoint) in corpora_of.items():
+        table = {"corpus": corpus, "training": {**training, "from_checkpoint": str(checkpoint)}}
+        with pytest.raises(InputError, match=f"the corpus has {kind}, but the model reads"):
+            train(from_table(table, "mine.toml"), tmp_path / kind, Path())
 
 
 def test_spectrograms_show_a_tone_where_it_is() -> None:
