@@ -14,7 +14,7 @@ mkdir -p "$out"
 # run NAME BUNDLES OPTION...: steps of run.py, whose results come home as NAME.tgz.
 run() {
   local name=$1 bundles=$2; shift 2
-  [[ ${#rehearsal[@]} == 0 ]] || set -- "$@" --minutes 20  # a processor is slower
+  [[ ${#rehearsal[@]} == 0 ]] || set -- "$@" --minutes 120  # a processor is slower, and may be busy
   "${interpreter[@]}" kit/tests/gpu/run.py "runs/$name" --bundles "$bundles" "${rehearsal[@]}" "$@"
   local code=$?
   cp "runs/$name/results.tgz" "$out/$name.tgz"

@@ -46,6 +46,7 @@ def rehearse(parts: Path, scratch: Path, python: str = sys.executable) -> dict[s
         "DRIVER": str(driver),
         "PYTHON": python,
         "OUT": str((scratch / "out").resolve()),
+        "WAIT": "7200",  # seconds in which builds must end; the device's limit would be too short here
     }
     results = {}
     for call in BUDGET:

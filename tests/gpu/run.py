@@ -43,7 +43,7 @@ LIMITS = {
     "chain": 600,
     "training": 240,
 }
-REHEARSAL_FACTOR = 3  # of these seconds, since a processor is slower
+REHEARSAL_FACTOR = 20  # of these seconds, since a processor is slower and may be busy
 SHORT = 30.0  # seconds before its end in which a step that fails has failed for want of time
 COMMAND = "import sys; sys.argv[0] = 'tx-{0}'; from txport.training.entry import {0}; {0}()"
 BENCH = "import sys; sys.argv[0] = 'tx-bench'; from txport.benchmarks.entry import bench; bench()"
