@@ -51,7 +51,7 @@ class Encoder {
   const EncodeJob& job_;
   const Model& m_;
   const Member& member_;
-  const Member columns_;             // this thread among those that divide columns; alone unless job.by_columns
+  const Member columns_;             // this thread in the team that divides columns; alone unless job.by_columns
   const Member::Range heads_;        // heads of the encoder of this thread
   const Member::Range cross_heads_;  // heads of cross-attention of this thread
   const OwnBuffers& own_;
