@@ -11,8 +11,8 @@ max_batch_size has no effect. Loads are shares of the maximum load of CTranslate
 sentences, which is measured first.
 Timed: from the planned arrival of a request to its answer. Not timed: loading, tokenization, a warm-up.
 Sources are random ids with 4 to 60 tokens, distributed like sentences. Each answer must be as long as its source:
-CTranslate2 is forced to this length, but for txport it is only the maximum. The model must therefore never generate
-eos, as models with random weights do. The numbers of generated tokens are checked.
+CTranslate2 is forced to this length, whereas txport only has a maximum length. The model must therefore never generate
+eos, as is usual with random weights. The numbers of generated tokens are checked.
 """
 
 import time

@@ -50,7 +50,7 @@ class DeviceEngine:
 
     @property
     def captured(self) -> bool:
-        """Whether steps are replayed as CUDA graphs; false after captures have failed."""
+        """True while steps are replayed as CUDA graphs, false after captures have failed."""
         return self._program.captured
 
     def first_target(self, source: int) -> int:

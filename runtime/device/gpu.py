@@ -88,14 +88,14 @@ def pci_bus_id() -> str | None:
     return text.value.decode()
 
 
-def usable_gpu(what: str) -> Gpu:
+def usable_gpu(what: str, advice: str = "use --device cpu") -> Gpu:
     """Return the GPU that `what` requires.
 
     Raises:
-        MissingLibrary: there is no GPU, or its driver is missing or too old.
+        MissingLibrary: there is no GPU, or its driver is missing or too old. The message ends with `advice`.
     """
     if isinstance(gpu := find_gpu(), str):
-        raise MissingLibrary(f"{what} cannot be used here: {gpu}; use --device cpu")
+        raise MissingLibrary(f"{what} cannot be used here: {gpu}; {advice}")
     return gpu
 
 

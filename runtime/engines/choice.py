@@ -249,7 +249,7 @@ def _fitting_engines(
 
 def _tensorrt(manifest: Manifest, bundle: Files | None, lowering: str | None, trust_engines: bool) -> Choice:
     """Return the fitting engines of the installed TensorRT."""
-    gpu = usable_gpu("engine trt")
+    gpu = usable_gpu("engine trt", "use --engine auto")
     if not isinstance(bundle, Path) or bundle.is_file():
         raise BundleError(f"{_NO_DIRECTORY}, and {bundle} is an archive: unzip it, and run tx-build")
     built, tensorrt = _fitting(manifest, bundle, gpu, trust_engines)

@@ -41,20 +41,20 @@ class PendingResponse:
 
     Args:
         translator: translator of the bundle.
-        request: request with an array of texts of any shape, and optional languages that hold for all texts.
+        request: request with an array of texts of any shape, and optionally languages, which apply to all texts.
         sender: response sender of Triton.
     """
 
     def __init__(self, translator: Translator, request: Any, sender: Any) -> None:
         texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
-        options = Options(source_language=_word(request, "SOURCE"), target_language=_word(request, "TARGET"))
+        options = Options(source_language=_text_of(request, "SOURCE"), target_language=_text_of(request, "TARGET"))
         self.sender = sender
         self.shape = texts.shape
-        words = [text.decode() for text in texts.ravel()]
+        decoded = [text.decode() for text in texts.ravel()]
         self.futures: list[Any] = []
         try:
-            for word in words:
-                self.futures.append(translator.submit(word, options))
+            for text in decoded:
+                self.futures.append(translator.submit(text, options))
         except Exception:
             self.cancel()
             raise
@@ -93,7 +93,7 @@ class PendingResponse:
         _send(self.sender, response)
 
 
-def _word(request: Any, name: str) -> str | None:
+def _text_of(request: Any, name: str) -> str | None:
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     if tensor is None:
         return None

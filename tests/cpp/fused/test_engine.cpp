@@ -739,7 +739,7 @@ void damage(const RandomModel& model, const std::string& name, T value) {
 TEST_CASE("weights that no instruction set or not all of them can use are refused") {
   const auto refusal = [](const RandomModel& model) {
     return (model.directory() / kWeightsName).string() +
-           " has weights that are not numbers, or int8 weights of -128: export the bundle again";
+           " has weights that are not finite numbers, or int8 weights of -128: export the bundle again";
   };
   random_model::Options options;
   options.embedding_norm = true;

@@ -156,7 +156,7 @@ DeviceBuffers::DeviceBuffers(const DeviceGraph& graph, Device& device, const Ste
       poll.block = allocate_pinned(exchange_.bytes - exchange_.download_start);
       poll.done = device_.create_event();
     }
-    write_constants(graph);
+    write_first_contents(graph);
     run_step_ = graph.program.bind(tensors_, sizes_);
   } catch (...) {
     free();
@@ -187,9 +187,9 @@ void DeviceBuffers::place_tensors(const DeviceGraph& device_graph) {
   }
 }
 
-// Caches and cross-attention keys start as zeros, since a NaN in uninitialised memory would propagate through the mask.
-// Ids also start as zeros, since they are used as indices.
-void DeviceBuffers::write_constants(const DeviceGraph& graph) const {
+// Write zeros to caches, cross keys and values, and ids; then masks and the constant cache positions. Uninitialised
+// memory may contain NaN, which would pass the mask, and ids beyond the vocabulary.
+void DeviceBuffers::write_first_contents(const DeviceGraph& graph) const {
   caches_.clear(device_, 0, layout_.rows);
   for (const Stack& stack : sources_) stack.clear(device_, 0, layout_.rows);
   const std::vector<std::byte> masked = masked_bias(at(kCrossBias));
@@ -239,11 +239,11 @@ void DeviceBuffers::upload_state() {
   upload.done->record();
 }
 
-void DeviceBuffers::step(std::size_t slot) const {
+void DeviceBuffers::step(std::size_t ring_index) const {
   run_step_();
   if (sizes_.beams > 1) return;  // the host chooses tokens after each step
   if (shadow_state_ != nullptr) device_.copy({state_}, {shadow_state_}, layout_.written);
-  device_.copy({state_ + layout_.bytes_with(slot)}, {state_ + layout_.token_ids}, layout_.step_bytes());
+  device_.copy({state_ + layout_.bytes_with(ring_index)}, {state_ + layout_.token_ids}, layout_.step_bytes());
 }
 
 void DeviceBuffers::launch(std::size_t count, Poll& poll) const {

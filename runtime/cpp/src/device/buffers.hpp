@@ -18,13 +18,13 @@
 
 namespace txport::core {
 
-// Maximum number of steps of a group. The device stores their tokens.
+// Maximum number of steps of a group. Their tokens are collected on the device and downloaded together.
 inline constexpr std::size_t kRingSteps = 64;
 
 // Round a size up to the alignment of tensors that a library binds.
 std::size_t aligned(std::size_t bytes);
 
-// Tensors `[rows, heads, length, numbers]` in one allocation, one after the other.
+// Addresses and strides of consecutive tensors: `[rows, heads, length, head_dim]`, or ids `[rows, length]`.
 struct Stack {
   Stack() = default;
   // Stack the tensors whose names `belongs` selects, sorted by name.
@@ -55,7 +55,7 @@ std::vector<Stack> source_stacks(const DeviceTensors& tensors);
 // Return whether a tensor is part of these stacks.
 bool is_of_source(const std::string& name);
 
-// Offsets of the small tensors of a step in their block. Outputs of the step come first, so that one copy suffices.
+// Offsets of the small tensors of a step in their block. Outputs come first, so that one copy downloads all of them.
 struct StateLayout {
   StateLayout(std::size_t rows, const std::string& id_type);
 
@@ -127,8 +127,9 @@ class DeviceBuffers {
   const Stack& caches() const { return caches_; }
   const std::vector<Stack>& sources() const { return sources_; }
   const DeviceTensor& at(const std::string& name) const { return tensors_.at(name); }
-  // Return the bias from this row on, and the bias of rows without a source.
+  // Return the mask of cross-attention from this row on. It is added to scores.
   Buffer bias(std::size_t row) const;
+  // Return a mask of all positions. It is copied over `bias` before the mask of a new sentence, which may be shorter.
   Buffer masked() const { return {masked_}; }
   // Return the offset of a small tensor in the uploaded block or, for outputs, in the block of a poll.
   std::size_t offset(const std::string& name) const;
@@ -142,16 +143,16 @@ class DeviceBuffers {
   void reset(std::int64_t pad);
   // Upload ids, positions, limits and flags. The host's copy may change immediately afterwards.
   void upload_state();
-  // Enqueue one step of the library and, for ordinary steps, a copy of its tokens to a slot of the ring.
-  void step(std::size_t slot) const;
+  // Enqueue one step of the library and, for ordinary steps, a copy of its tokens to an entry of the ring.
+  void step(std::size_t ring_index) const;
   // Set the object that launches groups of steps.
   void set_groups(std::unique_ptr<StepGroups> groups) { groups_ = std::move(groups); }
   // Enqueue `count` steps and the download of their outputs to `poll`.
   void launch(std::size_t count, Poll& poll) const;
 
  private:
-  // Buffers for uploads, which the device reads asynchronously. Up to kUploads uploads may be pending: new buffers,
-  // moved rows and placed rows are uploaded without a step between them.
+  // Buffers for uploads, which the device reads asynchronously. Up to kUploads uploads may be pending. Three actions
+  // upload the state without a step in between: creating buffers, moving rows into them, and placing sentences there.
   static constexpr std::size_t kUploads = 4;
   struct Upload {
     std::byte* block = nullptr;  // page-locked
@@ -178,7 +179,7 @@ class DeviceBuffers {
   std::unique_ptr<StepGroups> groups_;
 
   void place_tensors(const DeviceGraph& device_graph);
-  void write_constants(const DeviceGraph& graph) const;
+  void write_first_contents(const DeviceGraph& graph) const;
   std::byte* allocate_device(std::size_t bytes);
   std::byte* allocate_pinned(std::size_t bytes);
   void wait() const noexcept;

@@ -51,7 +51,7 @@ void CapturedRuns::capture(Run& run, const std::function<void()>& work) {
 
 void StepGroups::launch(std::size_t count) {
   const auto group = [this, count] {
-    for (std::size_t slot = 0; slot < count; ++slot) step_(slot);
+    for (std::size_t ring_index = 0; ring_index < count; ++ring_index) step_(ring_index);
   };
   runs_ ? runs_->launch({nullptr, static_cast<std::int64_t>(count), 0}, group) : group();
 }

@@ -63,8 +63,8 @@ class CapturedRuns {
 // Steps on one set of buffers. The first group of each size is captured and then replayed.
 class StepGroups {
  public:
-  // Function that enqueues one step and a copy of its tokens to this slot of the ring.
-  using Step = std::function<void(std::size_t slot)>;
+  // Function that enqueues one step and a copy of its tokens to this entry of the ring.
+  using Step = std::function<void(std::size_t ring_index)>;
 
   // `step` must have run before and be idle. Without `on_refused`, nothing is captured.
   StepGroups(Device& device, Step step, const CapturedRuns::OnRefused& on_refused) : step_(std::move(step)) {

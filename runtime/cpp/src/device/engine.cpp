@@ -142,7 +142,7 @@ class DeviceEngine : public Engine {
     CapturedRuns::OnRefused on_refused;
     if (parts_.program->can_be_captured()) on_refused = [this](const std::string& fault) { warn(fault); };
     return std::make_unique<StepGroups>(
-        *parts_.device, [&buffers](std::size_t slot) { buffers.step(slot); }, std::move(on_refused));
+        *parts_.device, [&buffers](std::size_t ring_index) { buffers.step(ring_index); }, std::move(on_refused));
   }
 
   void warn(const std::string& fault) const {

@@ -146,9 +146,9 @@ StepOutput DeviceState::read() {
   ++read_;
   const StateLayout& layout = buffers_->layout();
   StepOutput output;
-  for (std::size_t slot = 0; slot < poll.steps; ++slot) {
+  for (std::size_t step = 0; step < poll.steps; ++step) {
     for (const std::size_t place : places_) {
-      output.token_ids.push_back(layout.id(poll.block, layout.bytes_with(slot), place));
+      output.token_ids.push_back(layout.id(poll.block, layout.bytes_with(step), place));
     }
   }
   const std::byte* flags = poll.block + layout.finished;

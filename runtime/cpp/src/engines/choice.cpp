@@ -136,7 +136,8 @@ Choice tensorrt(const Bundle& bundle, const Manifest& manifest, const EngineRequ
   return {kTrt, "cuda", {built_lowering}, reason, std::move(built), nullptr};
 #else
   (void)bundle, (void)manifest, (void)lowering;
-  throw MissingLibrary("this build of txport has no TensorRT: configure it with -DTXPORT_WITH_TENSORRT=ON, or use cpu");
+  throw MissingLibrary(
+      "this build of txport has no TensorRT: configure it with -DTXPORT_WITH_TENSORRT=ON, or use engine auto");
 #endif
 }
 

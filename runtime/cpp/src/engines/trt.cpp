@@ -321,7 +321,7 @@ Limits limits_of(const BuildRecord& record) {
 Built find_trt(const fs::path& directory, const Manifest& manifest, bool trust_engines) {
   const auto gpu = find_gpu();
   if (const auto* why = std::get_if<std::string>(&gpu)) {
-    throw MissingLibrary("device trt cannot be used here: " + *why + "; use device cpu");
+    throw MissingLibrary("engine trt cannot be used here: " + *why + "; use engine auto");
   }
   return best(directory, manifest, std::get<Gpu>(gpu), tensorrt_version(), trust_engines);
 }

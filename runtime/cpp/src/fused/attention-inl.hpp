@@ -11,9 +11,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
 
-// One head's keys and values of a sentence, as matrices, so that attention is two products: `positions` outputs of k
-// inputs, then k outputs of `positions` inputs. Beside int8 weights they are int8 with a scale for each position; then
-// these scales and the sums of the keys follow.
+// Keys and values of one head of a sentence, as packed matrices, so that attention is two products. Keys have
+// `positions` outputs and k inputs; values have k outputs and `positions` inputs. In models with int8 weights, both are
+// int8 with a scale for each position. The scales, and the sums of the keys, follow the values in memory.
 struct HeadCache {
   std::byte* data;
   std::size_t k;  // width of a head
@@ -43,7 +43,8 @@ struct HeadCache {
     ValueScales()[t] = StoreValues(t, value);
   }
 
-  // As bytes of words, each of which has four positions; returns their unit. What is in the other three stays.
+  // Store the values of a position as int8, and return their scale. A 32-bit word contains four positions; the other
+  // three stay unchanged.
   float StoreValues(std::size_t t, const float* value) const {
     const float largest = Largest(value, k);
     const VF by = hn::Set(df, largest > 0 ? 127 / largest : 0.0F);
@@ -70,7 +71,8 @@ struct HeadCache {
     keys.sum = KeySums();
     return keys;
   }
-  // Its inputs, weights of the softmax, have no sign: their zero is 0, and the sums are of no use.
+  // Return the values of the first `length` positions. Their inputs are weights of the softmax, which are never
+  // negative: the zero point is 0, so the sums are not used.
   Matrix ValueMatrix(std::size_t length, const OwnBuffers& own) const {
     Matrix values = KeyMatrix(own);
     values.steps = int8 ? padded(length) / 4 : length;
@@ -86,7 +88,7 @@ HWY_INLINE HeadCache At(std::byte* cache, const CacheShape& shape, std::size_t l
   return {cache + (layer * shape.heads + head) * shape.head_bytes(), shape.k, shape.positions, shape.int8};
 }
 
-// Turns a query and the key after it, each of k numbers, by the rotary position of a token; does nothing without.
+// Rotate a query and the key after it, k numbers each, by a position. Without rotary positions, do nothing.
 HWY_INLINE void Rotate(const Rotation& rotation, std::size_t position, float* query, std::size_t k) {
   if (rotation.sines.empty()) return;
   for (std::size_t i = 0; i < k; i += kLanes) {
@@ -99,8 +101,8 @@ HWY_INLINE void Rotate(const Rotation& rotation, std::size_t position, float* qu
   }
 }
 
-// Where keys and values of a sentence are: in one piece, as those of the encoder and of cross-attention are, or in
-// pages of kPanel positions.
+// Memory of the keys and values of a sentence: one piece, for the encoder and cross-attention, or pages of kPanel
+// positions, for self-attention of the decoder.
 struct Whole {
   static constexpr bool kPaged = false;
   std::byte* data;
@@ -112,9 +114,9 @@ struct Paged {
   std::byte* operator[](std::size_t page) const { return pages[page].get(); }
 };
 
-// The softmax of `length` scores, plus a `bias` of each if there is one. What lies beyond the end, an earlier
-// sentence's or anything, becomes zero up to a multiple of 16. With `int8`: each times scales(position), rounded `to`
-// int8; returns the unit of these.
+// Compute the softmax of `length` scores, plus a bias unless it is null. Scores from `length` to the next multiple of
+// 16 may have any value; they become zero. With `int8`, multiply the results by scales(position), quantise them to
+// `to`, and return their scale.
 template <class Scales>
 HWY_INLINE float Softmax(float* scores, std::size_t length, const float* bias, bool int8, const Scales& scales,
                          std::uint8_t* to) {
@@ -147,17 +149,17 @@ HWY_INLINE float Softmax(float* scores, std::size_t length, const float* bias, b
   return largest / 127 * by;
 }
 
-// Queries of a thread's heads [rows, heads, k], with these strides of rows and heads, at consecutive positions.
+// Queries [rows, heads, k] at consecutive positions.
 struct Queries {
   const float* data;
   std::size_t rows;
   std::size_t row_stride;
   std::size_t head_stride;
-  std::size_t position = 0;  // of the first
+  std::size_t position = 0;  // position of the first query
 };
 
-// Of at most kQueries rows, or of one, if `cache` is in pages. One phase after the other for all heads: then each hides
-// the others' latency.
+// Compute attention for at most kQueries rows, or for one row if `cache` has pages. Each phase is computed for all
+// heads before the next one, so that heads hide each other's latency. Number n is row n % rows of head n / rows.
 template <class Cache>
 void AttendTo(const Cache& cache, const CacheShape& shape, std::size_t layer, Member::Range heads, std::size_t length,
               const Queries& queries, const PositionBias& bias, std::size_t bias_layer, const OwnBuffers& own,
@@ -168,11 +170,11 @@ void AttendTo(const Cache& cache, const CacheShape& shape, std::size_t layer, Me
   const auto query = [&](std::size_t n) {
     return queries.data + n % rows * queries.row_stride + (heads.begin + n / rows) * queries.head_stride;
   };
-  // Of a product: numbers from `n` on that lie `size` apart as int8, or these floats.
+  // Return inputs of a product from number `n` on: quantised ones with stride `size`, or the floats `from`.
   const auto input = [&](std::size_t n, std::size_t size, std::int32_t zero, const float* from, std::size_t stride) {
     return shape.int8 ? Rows{own.bytes + n * size, size, own.attention_scale + n, zero} : FloatRows(from, stride);
   };
-  // The cache of number n's head, or a page of it.
+  // `head` returns the cache of the head of number n, or a page of it.
   const std::size_t bytes = shape.head_bytes();
   const std::size_t first = (layer * shape.heads + heads.begin) * bytes;
   const auto head = [=, positions = shape.positions, int8 = shape.int8](std::size_t n, std::size_t page) {
@@ -213,7 +215,8 @@ void AttendTo(const Cache& cache, const CacheShape& shape, std::size_t layer, Me
   }
 }
 
-// Attention over the first `length` positions, with a bias of the layer `bias_layer`; `out` [rows, all heads].
+// Compute attention over the first `length` positions, with the relative position bias of layer `bias_layer`. The
+// outputs are `out` [rows, all heads].
 template <class Cache>
 void Attend(const Cache& cache, const CacheShape& shape, std::size_t layer, Member::Range heads, std::size_t length,
             Queries queries, const PositionBias& bias, std::size_t bias_layer, const OwnBuffers& own, Out out) {

@@ -1,4 +1,4 @@
-// What the projection keeps of a row's logits.
+// Summaries of the logits of a row: the best, sums, and the best few.
 #pragma once
 
 #include <algorithm>
@@ -8,35 +8,35 @@
 
 namespace txport::core::fused {
 
-// A row's largest logit and its id, or one of its largest.
+// A logit and its id: the largest of a row, or one of the largest.
 struct Best {
   float value = -std::numeric_limits<float>::infinity();
   std::int32_t index = 0;
 };
 
-// Logits that follow each other: their largest, and the sum of e^(x - largest).
+// Consecutive logits: the largest, and the sum of e^(x - largest).
 struct ChunkSum {
   float largest = -std::numeric_limits<float>::infinity();
   double sum = 0;
 };
 
-// By descending logit, equal ones by ascending id.
+// Order by descending logit. Equal logits are ordered by ascending id.
 struct Precedes {
   bool operator()(const Best& a, const Best& b) const {
     return a.value > b.value || (a.value == b.value && a.index < b.index);
   }
 };
 
-// The first `size` of all logits that are offered, in their order, in memory of the caller's. Few are kept and few of
-// offered candidates enter the list: others are shifted, which is faster than a heap.
+// The first `size` of all offered logits, sorted by Precedes, in memory of the caller. The list is short and few offers
+// enter it, so shifting the others is faster than a heap.
 class Candidates {
  public:
   Candidates(Best* best, std::size_t size) : best_(best), size_(size) {}
 
   void clear() const { std::fill_n(best_, size_, Best{Best{}.value, std::numeric_limits<std::int32_t>::max()}); }
-  // A logit below it would be refused.
+  // Return the logit below which offers do not enter the list.
   float least() const { return best_[size_ - 1].value; }
-  // What is not a number counts as -infinity, so that there is an order.
+  // Offer a logit. NaN counts as -infinity, so that there is an order.
   void offer(const Best& one) const {
     const Best next{one.value > Best{}.value ? one.value : Best{}.value, one.index};
     Best* const last = best_ + size_ - 1;
@@ -45,7 +45,7 @@ class Candidates {
     std::move_backward(at, last, last + 1);
     *at = next;
   }
-  // All of others'.
+  // Offer all logits of another list.
   void offer(const Candidates& others) const {
     std::for_each(others.best_, others.best_ + others.size_, [this](const Best& one) { offer(one); });
   }

@@ -1,4 +1,4 @@
-// The two computations of the engine, each by the best instruction set of the processor.
+// The computations of the engine, with the best instruction set of the processor.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace txport::core::fused {
 
-// Keys and values of a sentence, of all heads of all decoder layers.
+// Shape of the keys and values of a sentence, of all heads of all decoder layers.
 struct CacheShape {
   std::size_t layers = 0;
   std::size_t heads = 0;
@@ -34,7 +34,7 @@ inline CacheShape cache_shape(const Model& model, std::size_t positions) {
   shape.int8 = model.int8_caches;
   return shape;
 }
-// Of one layer of the encoder.
+// Return the shape of the keys and values of one encoder layer.
 inline CacheShape source_shape(const Model& model, std::size_t positions) {
   CacheShape shape = cache_shape(model, positions);
   shape.layers = 1;
@@ -43,7 +43,7 @@ inline CacheShape source_shape(const Model& model, std::size_t positions) {
   return shape;
 }
 
-// A sentence to encode; `cross` gets cross-attention's keys and values, for `length` positions.
+// A sentence to encode. The keys and values of cross-attention, for `length` positions, are written to `cross`.
 struct Source {
   const std::int64_t* ids;  // null for a model that reads vectors
   const float* features;    // [length, Model::features]; null for a model that reads ids
@@ -51,49 +51,49 @@ struct Source {
   std::byte* cross;
 };
 
-// Sentences that a team encodes as one.
+// Sentences that a team encodes together.
 struct EncodeJob {
   const Model& model;
   const Workspace& workspace;
-  std::size_t team = 0;  // whose buffers; its threads' own begin with the same number
+  std::size_t team = 0;  // index of the team's buffers, and of the own buffers of its first thread
   const Source* sources = nullptr;
-  std::size_t count = 0;
-  std::size_t tokens = 0;       // of all of them
-  std::size_t cache_bytes = 0;  // of one layer's keys and values; the team has room for two
-  bool by_columns = false;      // threads share every token, by heads and columns; else each has tokens of its own
+  std::size_t count = 0;        // number of sources
+  std::size_t tokens = 0;       // number of tokens of all sources
+  std::size_t cache_bytes = 0;  // size of the keys and values of one layer; the team has memory for two layers
+  bool by_columns = false;      // whether threads divide heads and columns between them; otherwise they divide tokens
 };
 
-// Maximum number of tokens that a thread of a team encodes.
+// Return the maximum number of tokens that a thread of a team encodes.
 constexpr std::size_t most_tokens(std::size_t tokens, std::size_t threads) {
   return std::min(tokens, (tokens + threads - 1) / threads + 3);
 }
-// Which ones: `to` and their places among the team's. Four positions of a sentence, from a multiple of four on, are one
-// thread's, since they are bytes of the same words of int8 values.
+// Write the tokens of a thread to `to`, and return their range among the tokens of the team. The four positions of a
+// sentence from a multiple of four on belong to one thread, since int8 values have them in the same 32-bit words.
 Member::Range share_tokens(const EncodeJob& job, const Member& member, SourceToken* to);
 
-// Steps of a team's rows.
+// Steps of the rows of a team.
 struct StepJob {
   const Model& model;
   const Workspace& workspace;
-  std::size_t team = 0;        // as above
-  Row* const* rows = nullptr;  // unfinished ones
-  std::size_t count = 0;
-  std::size_t first = 0;  // how many rows other teams of the same call have before these
+  std::size_t team = 0;        // as in EncodeJob
+  Row* const* rows = nullptr;  // unfinished rows
+  std::size_t count = 0;       // number of rows
+  std::size_t first = 0;       // number of rows of earlier teams in the same call
   std::size_t eos = 0;
   std::size_t steps = 0;
-  std::int64_t* made = nullptr;  // [steps, stride], of the state's rows from `base` on; filled with pad
-  const Row* base = nullptr;
+  std::int64_t* made = nullptr;  // [steps, stride] generated tokens of the state's rows; initially pad
+  const Row* base = nullptr;     // first row of the state
   std::size_t stride = 0;
-  const Matrix* projection = nullptr;        // the model's, or a selection of it
-  const UpperBounds* bounds = nullptr;       // of it, to read its copy first; null: to read it whole
-  std::atomic<std::size_t>* read = nullptr;  // gets how many panels the bounds did not rule out, unless null
-  const std::int32_t* ids = nullptr;         // of its columns; null: they are the tokens themselves
+  const Matrix* projection = nullptr;        // projection of the model, or a selection of its columns
+  const UpperBounds* bounds = nullptr;       // bounds of the projection; null to multiply by all of its panels
+  std::atomic<std::size_t>* read = nullptr;  // receives the number of panels that bounds do not exclude; may be null
+  const std::int32_t* ids = nullptr;         // tokens of the columns; null if columns are tokens
   std::size_t id_count = 0;
-  float* hidden = nullptr;        // [rows, width] what is projected
-  float* logits = nullptr;        // [rows, the projection's outputs], or null
-  std::size_t top = 0;            // candidates of a row
-  Best* candidates = nullptr;     // [the state's rows, top]
-  double* normalisers = nullptr;  // [the state's rows]
+  float* hidden = nullptr;        // [rows, width] inputs of the projection
+  float* logits = nullptr;        // [rows, outputs of the projection], or null
+  std::size_t top = 0;            // number of candidates of a row
+  Best* candidates = nullptr;     // [rows of the state, top]
+  double* normalisers = nullptr;  // [rows of the state]
 };
 
 // Compilers whose assemblers support AVX-VNNI.
@@ -101,7 +101,8 @@ struct StepJob {
 #define TXPORT_AVX_VNNI
 #endif
 
-// Int8 dot products of this processor that are not of a target of Highway. Tests change it while nothing runs.
+// Instructions for int8 dot products that this processor has and Highway's targets lack. Tests change it while no
+// engine runs.
 struct Extensions {
   bool avx512_vnni = false;
   bool avx_vnni = false;
@@ -110,18 +111,18 @@ struct Extensions {
 Extensions& extensions();
 
 struct InstructionSet {
-  const char* name = nullptr;  // Highway's
+  const char* name = nullptr;  // Highway's name
   void (*encode)(const EncodeJob&, const Member&) = nullptr;
   void (*step)(const StepJob&, const Member&) = nullptr;
-  // Panels of a projection of a row `hidden` [inputs]: what a step makes of it.
+  // Compute the logits of panels of a projection for a row `hidden` [inputs], as a step does.
   void (*project)(const Matrix&, const float* hidden, const OwnBuffers&, Member::Range panels, float* logits) = nullptr;
-  // ln of the sum of e^x over this number of logits, whose padding is -infinity.
+  // Return the logarithm of the sum of e^x over this number of logits, whose padding is -infinity.
   double (*log_sum_exp)(const float* logits, std::size_t size) = nullptr;
 };
 
-// The best one that this processor has and the engine is compiled for; empty if there is none. With the environment
-// variable TXPORT_MAX_ISA=AVX2, for tests and measurements, not better than AVX2. Throws InputError: it has another
-// value.
+// Return the best instruction set that this processor has and the engine is compiled for; its fields are null if there
+// is none. The environment variable TXPORT_MAX_ISA=AVX2, for tests and measurements, excludes better ones than AVX2.
+// Throws InputError: the variable has another value.
 const InstructionSet& instruction_set();
 
 }  // namespace txport::core::fused

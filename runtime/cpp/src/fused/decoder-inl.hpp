@@ -10,10 +10,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
 
-// Bytes of weights, times rows, that a thread may read beyond its share instead of a barrier.
+// Maximum number of bytes of weights, times rows, that a thread reads beyond its share to avoid a barrier.
 constexpr std::size_t kMaxRepeated = std::size_t{128} << 10;
 
-// Threads of a team own heads and columns. x is each one's own copy; what attention and products give is shared.
+// Decoder on one thread of a team. Threads divide heads and columns. Each has a copy of the residual stream x; outputs
+// of attention and of products are shared.
 class Decoder {
  public:
   Decoder(const StepJob& job, const Member& member)
@@ -28,7 +29,8 @@ class Decoder {
         heads_(member.share_or_part(m_.heads.count)),
         part_(member.part(m_.heads.count)) {}
 
-  // Every thread of a team keeps the same books; the first writes them down.
+  // Run the steps. All threads update their copies of the progress of rows in the same way; the first thread writes it
+  // to the rows.
   void Run() {
     for (; rows_ < job_.count; ++rows_) {
       Row* row = job_.rows[rows_];
@@ -55,13 +57,13 @@ class Decoder {
   const Member& member_;
   const OwnBuffers& own_;
   const TeamBuffers& team_;
-  Best* const best_;           // [rows] among this thread's columns
-  const CacheShape shape_;     // of a page
-  const Member::Range heads_;  // of this thread
-  const Member part_;          // which of the threads that have the same heads: they have rows of their own of them
+  Best* const best_;           // [rows] best logits among this thread's columns
+  const CacheShape shape_;     // shape of a page
+  const Member::Range heads_;  // heads of this thread
+  const Member part_;          // this thread among those with the same heads, which divide rows between them
   std::size_t rows_ = 0;
 
-  // Takes the choice of a step.
+  // Append the token that a step chose for row i.
   void Advance(ActiveRow& active, std::size_t i, std::size_t s) const {
     Best best;
     for (std::size_t rank = 0; rank < member_.size; ++rank) {
@@ -79,7 +81,7 @@ class Decoder {
     }
   }
 
-  // The token of a column, or any where there was none to choose.
+  // Return the token of a column. If no logit could be chosen, the column may be out of range: return any token.
   std::int32_t Id(std::int32_t column) const {
     if (job_.ids == nullptr) return column;
     return static_cast<std::size_t>(column) < job_.id_count ? job_.ids[column] : 0;
@@ -92,8 +94,8 @@ class Decoder {
     return {team_.candidates + (rank * job_.count + i) * team_.top_stride, job_.top};
   }
 
-  // The candidates of a row of the state, by those of all threads' columns, and the normaliser, by the sums of chunks
-  // in their order: the number of threads changes no bit of it.
+  // Compute the candidates of a row from those of all threads, and the normaliser from the sums of all chunks, in their
+  // order. The number of threads does not change a bit of the results.
   void Merge(std::size_t i, std::size_t row, float largest) const {
     const Candidates all(job_.candidates + row * job_.top, job_.top);
     all.clear();
@@ -112,7 +114,8 @@ class Decoder {
     job_.normalisers[row] = static_cast<double>(largest) + std::log(sum);
   }
 
-  // The sums of chunks of a row's own words, whatever columns these have; returns how many chunks there are.
+  // Compute the sums of chunks of a row with a shortlist. Chunks consist of consecutive words of the shortlist. Return
+  // the number of chunks.
   std::size_t SumListed(std::size_t i) const {
     float* listed = team_.listed + i * team_.listed_stride;
     const std::size_t size = ColumnsOf(i).size();
@@ -128,7 +131,7 @@ class Decoder {
     return chunks;
   }
 
-  // The panels whose logits this thread makes; whole chunks where their sums are asked for.
+  // Return the panels whose logits this thread computes: complete chunks if sums of chunks are needed.
   Member::Range Panels() const {
     const std::size_t panels = projection_.panels;
     if (job_.top == 0) return member_.share(panels);
@@ -190,8 +193,8 @@ class Decoder {
     member_.wait();
   }
 
-  // What the output projection makes of attention. A small one is made whole by every thread for itself, which takes
-  // less time than the barrier that is saved.
+  // Apply the output projection of attention. Every thread computes the complete product of a small matrix for itself,
+  // which takes less time than a barrier.
   const float* Output(const float* mixed, const Matrix& matrix) const {
     const Input input{own_, mixed, rows_, m_.all};
     const std::size_t work = rows_ * matrix.panels * matrix.stride;
@@ -204,7 +207,7 @@ class Decoder {
     return team_.delta;
   }
 
-  // The largest logit of each row, among this thread's columns.
+  // Find the largest logit of each row among this thread's columns.
   void Choose(Input last) {
     const Member::Range panels = Panels();
     if (member_.rank == 0) std::copy_n(last.values, rows_ * last.width, job_.hidden + job_.first * last.width);
@@ -241,7 +244,8 @@ class Decoder {
     member_.wait();
   }
 
-  // Logits of a row, whose first has the index `first`; few are among the best so far.
+  // Offer the logits of a row to its candidates. The first logit has the index `first`. Most logits are too small for
+  // the list, so vectors of them are skipped.
   static void Offer(const Candidates& candidates, const float* logits, std::size_t size, std::size_t first,
                     float largest) {
     float least = candidates.least();
@@ -256,7 +260,7 @@ class Decoder {
     }
   }
 
-  // All logits of row i in the panels [begin, end).
+  // Process the logits of row i in the panels [begin, end): the best, candidates and sums.
   void Consider(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
     const std::size_t size = (end - begin) * kPanel;
     const float here = FindLargest(logits, size, begin * kPanel, best_[i]);
@@ -266,12 +270,12 @@ class Decoder {
   }
 
   static ChunkSum SumOf(const float* logits, std::size_t size, float largest) {
-    if (largest == Best{}.value) return {largest, 0};  // nothing but tokens that may not be
+    if (largest == Best{}.value) return {largest, 0};  // all logits are -infinity
     const auto e = [&](std::size_t n) HWY_ATTR { return Exp(hn::Sub(hn::Load(df, logits + n), hn::Set(df, largest))); };
     return {largest, static_cast<double>(Sum(size, e))};
   }
 
-  // The columns up to the panel `end` of those of row i that are left.
+  // Remove and return the remaining columns of the shortlist of row i before panel `end`.
   Columns TakeListed(std::size_t i, std::size_t end) const {
     Columns& left = own_.active[i].left;
     const std::int32_t* const begin = left.begin;
@@ -279,7 +283,7 @@ class Decoder {
     return {begin, left.begin};
   }
 
-  // The logits of row i's own words in the panels [begin, end).
+  // As Consider, for a row with a shortlist.
   void ConsiderListed(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
     const Columns here = TakeListed(i, end);
     float* listed =
@@ -292,8 +296,8 @@ class Decoder {
     }
   }
 
-  // FindLargest among some columns of `logits`, the first of which is column `first`; also writes them to `listed`,
-  // unless that is null.
+  // As FindLargest, among some columns. The first of the `logits` is of column `first`. Copy the logits of the columns
+  // to `listed`, unless it is null.
   static void FindListed(const Columns& columns, const float* logits, std::size_t first, Best& best, float* listed) {
     HWY_ALIGN float values[kLogits];
     const std::size_t size = columns.size();
@@ -306,7 +310,7 @@ class Decoder {
     if (listed != nullptr) std::copy_n(values, size, listed);
   }
 
-  // What no logit of row i in the panels [begin, end) exceeds, by their `logits` of the copy.
+  // Compute an upper bound of the logits of row i for each of the panels [begin, end), from the `logits` of the copy.
   void Bound(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
     if (!ColumnsOf(i).all()) return BoundListed(i, begin, end, logits);
     const VF norm = hn::Set(df, own_.norm[i]);
@@ -323,7 +327,7 @@ class Decoder {
     }
   }
 
-  // As Bound, of the row's own words.
+  // As Bound, for a row with a shortlist.
   void BoundListed(std::size_t i, std::size_t begin, std::size_t end, const float* logits) const {
     float* bounds = own_.bounds + i * projection_.panels;
     std::fill(bounds + begin, bounds + end, Best{}.value);
@@ -337,7 +341,8 @@ class Decoder {
     }
   }
 
-  // The largest logit of row i: after the likeliest panel, only panels whose bounds allow it are multiplied.
+  // Find the largest logit of row i. The panel with the highest bound is multiplied first, and then only panels whose
+  // bounds are not below the largest logit so far.
   void ChooseAmong(Member::Range panels, Input& last, std::size_t i) {
     const float* bounds = own_.bounds + i * projection_.panels;
     Rows row = last.For(projection_);

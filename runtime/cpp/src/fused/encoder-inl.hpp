@@ -19,7 +19,7 @@ class Encoder {
         cross_heads_(columns_.share_or_part(m_.heads.count)),
         own_(job.workspace.own(job.team + member.rank)),
         team_(job.workspace.team(job.team)) {
-    if (job.by_columns) {  // own_.tokens, which each of these writes, has room for all
+    if (job.by_columns) {  // each call writes own_.tokens, which has room for all tokens
       attended_ = share_tokens(job, member.part(m_.encoder_heads.count), own_.tokens);
       crossed_ = share_tokens(job, member.part(m_.heads.count), own_.tokens);
     }
@@ -51,20 +51,21 @@ class Encoder {
   const EncodeJob& job_;
   const Model& m_;
   const Member& member_;
-  const Member columns_;       // whose share of each matrix this thread multiplies by: all of it, or a team's
-  const Member::Range heads_;  // of this thread
-  const Member::Range cross_heads_;
+  const Member columns_;             // this thread in the team that divides columns; alone unless job.by_columns
+  const Member::Range heads_;        // heads of the encoder of this thread
+  const Member::Range cross_heads_;  // heads of cross-attention of this thread
   const OwnBuffers& own_;
   const TeamBuffers& team_;
-  std::size_t rows_ = 0;          // of this thread
-  Member::Range attended_{0, 0};  // those of them whose attention it computes, of its heads
-  Member::Range crossed_{0, 0};   // and whose keys and values for the decoder
-  float* mixed_ = nullptr;        // this thread's rows of the team's
+  std::size_t rows_ = 0;          // number of rows of this thread
+  Member::Range attended_{0, 0};  // rows whose attention this thread computes, for its heads
+  Member::Range crossed_{0, 0};   // rows whose keys and values of cross-attention it computes
+  float* mixed_ = nullptr;        // this thread's rows in the buffers of the team, as the next three
   float* delta_ = nullptr;
   float* hidden_ = nullptr;
   float* gate_ = nullptr;
 
-  // The vectors of this thread's rows, projected into the residual stream unless they are states already.
+  // Read the feature vectors of this thread's rows, and project them into the residual stream, unless they are the
+  // states of another encoder.
   void ReadFeatures() {
     const std::size_t width = padded(m_.features);
     for (std::size_t i = 0; i < rows_; ++i) {
@@ -78,14 +79,14 @@ class Encoder {
     for (std::size_t i = 0; i < rows_; ++i) Place(m_, m_.source, own_.tokens[i].position, own_.x + i * m_.width);
   }
 
-  // What the keys and values of cross-attention are made of.
+  // Return the output of the encoder, from which the keys and values of cross-attention are computed.
   Input Memory() {
     if (m_.encoder.empty()) return {own_, own_.features, rows_, padded(m_.features)};
     return AddNorm(m_, m_.encoder_norms.back(), rows_, delta_, own_, m_.encoder_final);
   }
 
-  // Threads that have tokens of their own wait for each other once a layer, for keys and values, and layers take turns
-  // with two caches. Threads with columns of their own do after each product.
+  // Compute a layer. Threads that divide tokens wait for each other once in each layer, for keys and values, so layers
+  // alternate between two caches. Threads that divide columns wait after each product.
   void Layer(std::size_t l) {
     const EncoderLayer& layer = m_.encoder[l];
     const float* delta = l == 0 ? nullptr : delta_;
@@ -135,7 +136,7 @@ class Encoder {
     }
   }
 
-  // Of the sentence of a row.
+  // Return the length of the sentence of a row.
   std::size_t Length(std::size_t row) const { return job_.sources[own_.tokens[row].sentence].length; }
 };
 

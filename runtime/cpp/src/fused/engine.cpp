@@ -15,24 +15,25 @@ namespace {
 
 using namespace fused;
 
-// Steps of a call. A finished row costs nothing more; a free one waits for the end of the group.
+// Number of steps of a call. A row that finishes costs no more time, but a new sentence takes its place only after the
+// call.
 constexpr std::int64_t kPoll = 16;
-// Sentences are encoded together, about this number of tokens: the weights are then read rarely enough. Fewer than
-// half of it are not worth a thread of their own.
+// Approximate number of tokens that are encoded together. Reading the weights then takes a small part of the time. With
+// fewer than half of it, a thread of its own does not pay for a group.
 constexpr std::size_t kGroupTokens = 96;
-// With fewer tokens a thread, and layers that no core's cache holds, threads share all tokens, by heads and columns:
-// each then reads a part of the weights.
+// If threads have fewer than kMinTokens tokens each, and a layer does not fit the cache of a core, threads divide heads
+// and columns instead of tokens. Each then reads a part of the weights.
 constexpr std::size_t kMinTokens = 12;
 constexpr std::size_t kLargeLayer = std::size_t{1} << 20;  // bytes
 
-// Sentences from `begin` to `end` that are encoded as one.
+// Sentences from `begin` to `end`, which are encoded together.
 struct Group {
   std::size_t begin, end;
   std::size_t tokens;
-  std::size_t positions;  // each sentence's padded
+  std::size_t positions;  // sum of the padded lengths
 };
 
-// About the same number of `tokens`, those of all sources, for each of `count`.
+// Divide the sources into `count` groups with about the same number of tokens. `tokens`: the number of all tokens.
 std::vector<Group> groups_of(const std::vector<Source>& sources, std::size_t tokens, std::size_t count) {
   std::vector<Group> groups;
   std::size_t last = 0;
@@ -92,7 +93,7 @@ class FusedEngine : public Engine {
   const std::shared_ptr<Shared> shared_;
   const std::string name_;
 
-  // `fill` gives the source of a row its ids or vectors.
+  // Encode sentences of these lengths. `fill` sets the ids or vectors of the source of a row.
   template <class Fill>
   std::shared_ptr<const Memory> encoded(const Ids& source_lengths, const Fill& fill) const {
     std::vector<Source> sources;
@@ -108,7 +109,8 @@ class FusedEngine : public Engine {
     return memory;
   }
 
-  // Threads take groups of their own if there are enough, or else share the tokens of each.
+  // Encode all sources. If there are enough groups, each thread encodes different groups; otherwise all threads encode
+  // each group together.
   void encode_all(const std::vector<Source>& sources) const {
     const fused::Model& model = shared_->model;
     std::size_t work = 0;
@@ -151,7 +153,7 @@ class FusedEngine : public Engine {
         job.cache_bytes = layer.bytes();
         job.by_columns = by_columns(groups[i]);
         fused::instruction_set().encode(job, team);
-        team.wait();  // the next group writes over this one's keys and values
+        team.wait();  // the next group overwrites the keys and values of this one
       }
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;

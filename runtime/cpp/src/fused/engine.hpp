@@ -1,5 +1,5 @@
-// The fused engine: a model on the CPU without a library, the encoder and whole groups of steps as one call each, on
-// threads that stay. See README.md.
+// The fused engine: txport's engine for CPUs, with its own kernels. The encoder is one call, and so is a whole group of
+// steps. Its threads live as long as the engine. See README.md.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,12 @@
 
 namespace txport::core {
 
-// Why this engine cannot run on this machine, in words; empty if it can.
+// Return the reason why this engine cannot run on this machine; empty if it can.
 std::string fused_lacks();
 
-// Maps and packs the weights of a model that was checked; the file is not needed afterwards. Throws EngineError:
-// fused_lacks. BundleError: the weights cannot be read. ResourceError: not enough memory.
+// Map and pack the weights of a model whose manifest was checked. The file is not needed afterwards. Throws
+// EngineError: the engine cannot run on this machine; BundleError: the weights cannot be read; ResourceError: not
+// enough memory.
 std::unique_ptr<Engine> open_fused(const ModelFile& file, const CpuShare& share);
 
 }  // namespace txport::core

@@ -21,11 +21,11 @@ T load(const std::byte* data, std::size_t index) {
   return value;
 }
 
-// Calls take(i, value) for `count` elements of a row, from `column` on.
+// Call take(i, value) for `count` elements of a row, from `column` on.
 template <typename Take>
 void each_of_row(const View& view, std::size_t row, std::size_t column, std::size_t count, const Take& take) {
   const auto scale = view.kind == Kind::int8 ? load<float>(view.scales, row) : 1;
-  for (std::size_t i = 0; i < count; ++i) {  // compilers make three loops of this
+  for (std::size_t i = 0; i < count; ++i) {  // compilers hoist the test of the kind, and make three loops
     const std::size_t at = row * view.row_stride + (column + i) * view.column_stride;
     take(i, view.kind == Kind::float32   ? load<float>(view.data, at)
             : view.kind == Kind::float16 ? float_of_half(load<std::uint16_t>(view.data, at))
@@ -33,11 +33,11 @@ void each_of_row(const View& view, std::size_t row, std::size_t column, std::siz
   }
 }
 
-// Where a panel comes from.
+// Origin of a panel: consecutive rows of the weight of a part.
 struct Origin {
   const Linear& part;
-  std::size_t row;    // of the part's weight, the first
-  std::size_t count;  // of rows; the rest of the panel is padding
+  std::size_t row;    // index of the first row
+  std::size_t count;  // number of rows; the rest of the panel is padding
 };
 
 Origin origin(const Plan& plan, std::size_t panel) {
@@ -49,46 +49,50 @@ Origin origin(const Plan& plan, std::size_t panel) {
           group_and_part / plan.parts.size() * plan.outputs.size + within, count};
 }
 
-// A block of int8 `weight` to whole words of 4 inputs: `to` [columns / 4, 16, 4], which is zero where it is padding.
-// All of them are numbers.
+// Pack a block of int8 weights into groups of 4 inputs: `to` [columns / 4, 16, 4]. Padding in `to` must be zero
+// already. Return true, as pack_floats does for valid weights: every int8 is valid for this function.
 bool pack_int8(const View& weight, const Origin& from, std::size_t column, std::size_t columns, std::uint8_t* to) {
   const auto* start =
       reinterpret_cast<const std::uint8_t*>(weight.data) + from.row * weight.row_stride + column * weight.column_stride;
-  // Compilers make vectors of this where a stride is 1.
-  const auto copy = [&](std::size_t row, std::size_t next) {
+  // Compilers vectorise this if a stride is the constant 1.
+  const auto copy = [&](std::size_t row_stride, std::size_t column_stride) {
+    const auto at = [&](std::size_t n, std::size_t k) { return start[n * row_stride + k * column_stride]; };
     for (std::size_t k = 0; k + 4 <= columns; k += 4) {
       for (std::size_t n = 0; n < from.count; ++n) {
-        for (std::size_t j = 0; j < 4; ++j) to[k * kPanel + n * 4 + j] = start[n * row + (k + j) * next];
+        for (std::size_t j = 0; j < 4; ++j) to[k * kPanel + n * 4 + j] = at(n, k + j);
       }
     }
     for (std::size_t k = columns / 4 * 4; k < columns; ++k) {
-      for (std::size_t n = 0; n < from.count; ++n) to[k / 4 * kStepBytes + n * 4 + k % 4] = start[n * row + k * next];
+      for (std::size_t n = 0; n < from.count; ++n) to[k / 4 * kStepBytes + n * 4 + k % 4] = at(n, k);
     }
   };
   weight.row_stride == 1 ? copy(1, weight.column_stride) : copy(weight.row_stride, weight.column_stride);
   return true;
 }
 
-// The sum of each output's weights. False if one of them is -128: its negative is not an int8, which AVX2 needs.
+// Compute the sum of the weights of each output of an int8 panel. Return false if a weight is -128: AVX2 kernels negate
+// weights, and 128 is not an int8.
 bool sum_up(const std::uint8_t* panel, std::size_t steps, std::int32_t* sums) {
-  constexpr std::size_t kFit = 256;  // steps whose sums fit into 16 bits; compilers make vectors of the inner loop
+  // Number of steps whose sums fit into 16 bits, so that compilers vectorise the inner loop with twice as many lanes.
+  constexpr std::size_t kStepsIn16Bits = 256;
   const auto* weights = reinterpret_cast<const std::int8_t*>(panel);
-  std::int8_t least = 0;
+  std::int8_t minimum = 0;
   std::fill_n(sums, kPanel, 0);
-  for (std::size_t begin = 0; begin < steps; begin += kFit) {
-    std::array<std::int16_t, kStepBytes> parts{};
-    for (std::size_t at = begin * kStepBytes; at < std::min(begin + kFit, steps) * kStepBytes; at += kStepBytes) {
+  for (std::size_t begin = 0; begin < steps; begin += kStepsIn16Bits) {
+    const std::size_t end = std::min(begin + kStepsIn16Bits, steps);
+    std::array<std::int16_t, kStepBytes> partial_sums{};
+    for (std::size_t at = begin * kStepBytes; at < end * kStepBytes; at += kStepBytes) {
       for (std::size_t i = 0; i < kStepBytes; ++i) {
-        parts[i] = static_cast<std::int16_t>(parts[i] + weights[at + i]);
-        least = std::min(least, weights[at + i]);
+        partial_sums[i] = static_cast<std::int16_t>(partial_sums[i] + weights[at + i]);
+        minimum = std::min(minimum, weights[at + i]);
       }
     }
-    for (std::size_t i = 0; i < kStepBytes; ++i) sums[i / 4] += parts[i];
+    for (std::size_t i = 0; i < kStepBytes; ++i) sums[i / 4] += partial_sums[i];
   }
-  return least > -128;
+  return minimum > -128;
 }
 
-// [inputs, 16]: a panel that is not int8.
+// Return a panel of a floating-point matrix as float32 [inputs, 16].
 std::vector<float> floats_of_panel(const Matrix& matrix, std::size_t p) {
   std::vector<float> floats(matrix.steps * kPanel);
   const auto* data = reinterpret_cast<const std::byte*>(matrix.panel(p));
@@ -98,56 +102,68 @@ std::vector<float> floats_of_panel(const Matrix& matrix, std::size_t p) {
   return floats;
 }
 
-// The bounds of panel `p` of an int8 matrix: its weights are 17 times an int4 and a remainder of -8 to 8.
+// Errors are themselves computed in float32. This factor allows for the rounding of their sums, which is less than a
+// thousandth.
+constexpr float kErrorMargin = 1.001F;
+// Allowance for errors that are too small for their squares to be float32 numbers.
+constexpr float kSmallestError = 1e-17F;
+
+// Pack the bounds of panel `p` of an int8 matrix. A weight w from -127 to 127 becomes the int4 q, from -7 to 7, with
+// the smallest |w - 17 q|. The factor 17 is the smallest that covers all weights: 7 * 17 + 8 = 127. So |w - 17 q| <= 8.
 void pack_int4_bounds(const Matrix& from, std::size_t p, const UpperBounds& to) {
+  constexpr std::int32_t kFactor = 17;
+  constexpr std::int32_t kInt4Value = 16;  // value of an int4 of 1 in a kernel, see Kind
   const auto* weights = reinterpret_cast<const std::int8_t*>(from.panel(p));
   std::uint8_t* pairs = to.copy.panel(p);
-  std::array<std::int32_t, kPanel> off{};
-  std::array<std::int32_t, kPanel> size{};
+  std::array<std::int32_t, kPanel> squared_error{};
+  std::array<std::int32_t, kPanel> squared_norm{};
   std::int32_t* sum = to.copy.sum + p * kPanel;
   std::fill_n(sum, kPanel, 0);
   for (std::size_t at = 0; at < from.stride; ++at) {
     const std::int32_t w = weights[at];
-    const std::int32_t q = (w + (w < 0 ? -8 : 8)) / 17;
+    const std::int32_t q = (w + (w < 0 ? -kFactor / 2 : kFactor / 2)) / kFactor;
+    const std::int32_t error = w - kFactor * q;
     const std::size_t n = at % kStepBytes / 4;
-    off[n] += (w - 17 * q) * (w - 17 * q);
-    size[n] += w * w;
-    sum[n] += 16 * q;
+    squared_error[n] += error * error;
+    squared_norm[n] += w * w;
+    sum[n] += kInt4Value * q;
     std::uint8_t& pair = pairs[at / (2 * kStepBytes) * kStepBytes + at % kStepBytes];
-    const auto half = static_cast<std::uint8_t>(static_cast<std::uint32_t>(q) & 15U);
-    pair = static_cast<std::uint8_t>(at / kStepBytes % 2 == 0 ? half : pair | half << 4U);
+    const auto bits = static_cast<std::uint8_t>(static_cast<std::uint32_t>(q) & 15U);
+    pair = static_cast<std::uint8_t>(at / kStepBytes % 2 == 0 ? bits : pair | bits << 4U);
   }
   for (std::size_t n = 0; n < kPanel; ++n) {
     const std::size_t at = p * kPanel + n;
     const float bias = std::isfinite(from.bias[at]) ? std::abs(from.bias[at]) : 0;
-    to.copy.scale[at] = from.scale[at] * 17 / 16;
-    // float32 rounds the sums and scales of both, and adds the bias.
-    const float rounding = 1e-6F * (from.scale[at] * std::sqrt(static_cast<float>(size[n])) + bias);
-    to.weight_error[at] = 1.001F * (from.scale[at] * std::sqrt(static_cast<float>(off[n])) + rounding) + 1e-17F;
+    to.copy.scale[at] = from.scale[at] * kFactor / kInt4Value;
+    // Allowance for the products of matrix and copy. Each converts its sum to float32, multiplies it by scales, and
+    // adds the bias: few roundings, of at most 6e-8 each.
+    const float norm = from.scale[at] * std::sqrt(static_cast<float>(squared_norm[n]));
+    const float error = from.scale[at] * std::sqrt(static_cast<float>(squared_error[n]));
+    to.weight_error[at] = kErrorMargin * (error + 1e-6F * (norm + bias)) + kSmallestError;
   }
 }
 
-// The bounds of panel `p`. Padding, the outputs from `count` on, needs none.
+// Pack the bounds of panel `p` of a floating-point matrix. Outputs from `count` on are padding, which needs no bounds.
 void pack_bounds(const Matrix& from, std::size_t p, std::size_t count, const UpperBounds& to) {
-  constexpr float kWhole = 12582912;  // 1.5 * 2^23: sums with it are whole numbers, rounded
+  constexpr float kRound = 12582912;  // 1.5 * 2^23: adding and subtracting it rounds to an integer
   const std::vector<float> weights = floats_of_panel(from, p);
   auto* bytes = reinterpret_cast<std::int8_t*>(to.copy.panel(p));
   std::array<float, kPanel> scale{};
-  std::array<float, kPanel> by{};
-  std::array<float, kPanel> off{};
+  std::array<float, kPanel> inverse_scale{};
+  std::array<float, kPanel> squared_error{};
   std::array<float, kPanel> magnitude{};
   for (std::size_t i = 0; i < from.inputs * kPanel; i += kPanel) {
     for (std::size_t n = 0; n < kPanel; ++n) scale[n] = std::max(scale[n], std::abs(weights[i + n]));
   }
   for (std::size_t n = 0; n < kPanel; ++n) {
     scale[n] /= 127;
-    by[n] = scale[n] > 1e-30F ? 1 / scale[n] : 0;
+    inverse_scale[n] = scale[n] > 1e-30F ? 1 / scale[n] : 0;
   }
   for (std::size_t k = 0; k < from.inputs; ++k) {
-    for (std::size_t n = 0; n < kPanel; ++n) {  // compilers make vectors of this
+    for (std::size_t n = 0; n < kPanel; ++n) {  // compilers vectorise this
       const float w = weights[k * kPanel + n];
-      const float q = (w * by[n] + kWhole) - kWhole;
-      off[n] += (w - q * scale[n]) * (w - q * scale[n]);
+      const float q = (w * inverse_scale[n] + kRound) - kRound;
+      squared_error[n] += (w - q * scale[n]) * (w - q * scale[n]);
       magnitude[n] += std::abs(q);
       bytes[k / 4 * kStepBytes + n * 4 + k % 4] = static_cast<std::int8_t>(q);
     }
@@ -158,17 +174,18 @@ void pack_bounds(const Matrix& from, std::size_t p, std::size_t count, const Upp
     const std::size_t at = p * kPanel + n;
     const float bias = std::isfinite(from.bias[at]) ? from.bias[at] : 0;
     to.copy.scale[at] = scale[n];
-    // float32 rounds each product and sum; and the sums here, by less than a thousandth, or the least that has a
-    // square.
+    // Allowance for the product of the matrix, which rounds each of its products and sums, and for that of the copy.
+    // The norm of an output's weights is at most 127 * scale * sqrt(inputs).
     const float rounding = (inputs + 16) / (1U << 23U) * (127 * scale[n] * std::sqrt(inputs) + std::abs(bias));
-    const float error = std::sqrt(off[n]) + rounding + 1e-17F;
-    to.weight_error[at] = n < count ? 1.001F * error : 0;
-    to.input_error[at] = 0.5005F * scale[n] * magnitude[n];
+    const float error = std::sqrt(squared_error[n]) + rounding + kSmallestError;
+    to.weight_error[at] = n < count ? kErrorMargin * error : 0;
+    // An input is rounded by at most half a unit.
+    to.input_error[at] = 0.5F * kErrorMargin * scale[n] * magnitude[n];
   }
 }
 
-// A block of `weight` that is not int8: `to` [columns, 16], floats or, if T is such a type, the unchanged halves.
-// False: one is not a number.
+// Pack a block of weights as T, `to` [columns, 16]: float converts them, and std::uint16_t copies float16 unchanged.
+// Return false if a weight is NaN or infinite.
 template <typename T>
 bool pack_floats(const View& weight, const Origin& from, std::size_t column, std::size_t columns, std::uint8_t* to) {
   bool sound = true;
@@ -190,7 +207,8 @@ bool pack_floats(const View& weight, const Origin& from, std::size_t column, std
   return sound;
 }
 
-// One panel, [steps, 64 or 32]. This and the next two return false if a weight cannot be used.
+// Pack the weights of one panel: [steps, 64 or 32]. pack_weights, pack_bias and pack_scales return false if a number
+// cannot be used; see pack.
 bool pack_weights(const Plan& plan, const Origin& from, std::uint8_t* panel) {
   const Matrix& matrix = *plan.matrix;
   const std::size_t inputs = plan.inputs.size;
@@ -206,19 +224,20 @@ bool pack_weights(const Plan& plan, const Origin& from, std::uint8_t* panel) {
   return sound;
 }
 
+// Pack the bias of one panel. It is plan.padding for padding outputs.
 bool pack_bias(const Plan& plan, const Origin& from, float* bias) {
   bool sound = true;
   std::fill_n(bias, from.count, 0.0F);
   std::fill_n(bias + from.count, kPanel - from.count, plan.padding);
   if (from.part.bias.empty() || from.count == 0) return true;
   each_of_row(from.part.bias, 0, from.row, from.count, [&](std::size_t n, float value) {
-    sound = sound && !std::isnan(value);  // tokens that must never come have -infinity
+    sound = sound && !std::isnan(value);  // tokens that must never be generated have -infinity
     bias[n] = value;
   });
   return sound;
 }
 
-// Of int8 outputs, and the sums of their weights.
+// Pack the scales of one int8 panel, and the sums of the weights of its outputs.
 bool pack_scales(const Matrix& matrix, const Origin& from, std::size_t p) {
   bool sound = true;
   float* scale = matrix.scale + p * kPanel;
@@ -230,7 +249,8 @@ bool pack_scales(const Matrix& matrix, const Origin& from, std::size_t p) {
   return sum_up(matrix.panel(p), matrix.steps, matrix.sum + p * kPanel) && sound;
 }
 
-// Lanes of a panel's steps, in elements of kBytes: step by step, so that each is written by whole cache lines.
+// Copy lanes of kBytes: lane n of each step is the lane at from[n]. The loop over steps is the outer one, so that whole
+// cache lines are written.
 template <std::size_t kBytes>
 void copy_lanes(const std::array<const std::uint8_t*, kPanel>& from, std::size_t steps, std::uint8_t* to) {
   for (std::size_t k = 0; k < steps * kPanel * kBytes; k += kPanel * kBytes) {
@@ -238,7 +258,7 @@ void copy_lanes(const std::array<const std::uint8_t*, kPanel>& from, std::size_t
   }
 }
 
-// to[i] := from[outputs[i]] for the outputs of panel `p`; behind them `padding`.
+// Set to[i] to from[outputs[i]] for the outputs i of panel `p`, and to `padding` from `count` on.
 template <typename T>
 void gather(const T* from, const std::int32_t* outputs, std::size_t count, std::size_t p, T padding, T* to) {
   for (std::size_t i = p * kPanel; i < (p + 1) * kPanel; ++i) to[i] = i < count ? from[outputs[i]] : padding;
@@ -278,8 +298,8 @@ void lay_out(const Plan& plan, Cursor& at) {
   const Kind kind = plan.parts.front().weight.kind;
   const bool same = std::all_of(plan.parts.begin(), plan.parts.end(),
                                 [kind](const Linear& part) { return part.weight.kind == kind; });
-  const bool kept = kind == Kind::int8 ? fits : kind == Kind::float16 && !plan.widened;
-  matrix.kind = same && kept ? kind : Kind::float32;
+  const bool keeps_kind = kind == Kind::int8 ? fits : kind == Kind::float16 && !plan.widened;
+  matrix.kind = same && keeps_kind ? kind : Kind::float32;
   matrix.panels = plan.outputs.count * plan.parts.size() * plan.outputs.width() / kPanel;
   matrix.inputs = plan.inputs.count * plan.inputs.width();
   matrix.steps = matrix.int8() ? matrix.inputs / 4 : matrix.inputs;
@@ -325,7 +345,8 @@ bool pack(const Plan& plan, std::size_t begin, std::size_t end) {
 void gather_panel(const Matrix& from, const std::int32_t* outputs, std::size_t count, std::size_t p, const Matrix& to) {
   const bool halves = to.kind == Kind::float16;
   std::array<const std::uint8_t*, kPanel> lanes{};
-  for (std::size_t n = 0; n < kPanel; ++n) {  // behind the last output that again, which its bias takes away
+  // Lanes after the last output repeat it. Their bias, -infinity, excludes them.
+  for (std::size_t n = 0; n < kPanel; ++n) {
     const auto output = static_cast<std::size_t>(outputs[std::min(p * kPanel + n, count - 1)]);
     lanes[n] = from.panel(output / kPanel) + output % kPanel * (halves ? 2 : 4);
   }

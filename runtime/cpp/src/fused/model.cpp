@@ -14,23 +14,25 @@ namespace txport::core::fused {
 
 namespace {
 
-// Maximum ratio of packed weights to the bundle's: float16 may become float32, and narrow heads are padded. Else
-// views repeat each other, and a small file would take any amount of memory.
+// Maximum ratio of packed weights to the weights of the bundle: float16 may become float32, and narrow heads are
+// padded. A larger ratio means that tensors share data in the file, so that a small file could take any amount of
+// memory.
 constexpr std::size_t kMaxGrowth = 8;
-constexpr std::size_t kAnyGrowth = std::size_t{64} << 20;  // of small files: this many bytes
+constexpr std::size_t kAnyGrowth = std::size_t{64} << 20;  // bytes of packed weights that are allowed for any file
 
-// Smaller files stay in a core's caches, from where float32 is read as fast, and needs no conversion.
+// Minimum size of a file whose float16 weights stay float16. Smaller ones fit the caches of a core, from which float32
+// is read as fast, and needs no conversion.
 constexpr std::size_t kMinFloat16 = std::size_t{4} << 20;
 
 std::size_t size_of(std::int64_t size) { return static_cast<std::size_t>(size); }
 
-// Weights that no instruction set, or not all of them, can use.
+// Refuse weights that some instruction sets cannot use.
 void refuse_unsound(const ModelFile& file) {
   throw BundleError(text_of(file.weights) +
-                    " has weights that are not numbers, or int8 weights of -128: export the bundle again");
+                    " has weights that are not finite numbers, or int8 weights of -128: export the bundle again");
 }
 
-// The bundle's tensors by name.
+// Tensors of the bundle by name.
 class Tensors {
  public:
   Tensors(const ModelFile& file, const std::byte* data) : file_(file) {
@@ -38,10 +40,11 @@ class Tensors {
   }
 
   bool has(const std::string& name) const { return views_.count(name) == 1; }
-  // An empty view if there is none.
+  // Return the view of a tensor; an empty view if there is none.
   View find(const std::string& name) const { return has(name) ? views_.at(name) : View{}; }
   const View& operator[](const std::string& name) const { return views_.at(name); }
-  // float32 [rows, columns padded by zeros], of a vector or of the first rows of a matrix; empty if there is none.
+  // Return a vector, or the first rows of a matrix, as float32 [rows, columns padded with zeros]; empty if there is
+  // none.
   std::vector<float> floats(const std::string& name, std::int64_t rows = 1) const {
     if (!has(name)) return {};
     std::vector<float> result = floats_of(views_.at(name), size_of(rows));
@@ -70,8 +73,9 @@ class Tensors {
   }
 };
 
-// The relative positions of a stack for up to `most` tokens; none if it has no table. The encoder's has distances to
-// both sides, 0 in the middle; the decoder's those to keys before the query, 0 first.
+// Return the relative positions of a stack for up to `most` tokens; empty if the stack has no table. A row of the table
+// is a distance. The table of the encoder has distances in both directions, with 0 in the middle. That of the decoder
+// has distances to keys before the query, with 0 first.
 PositionBias position_bias(const Tensors& tensors, const std::string& stack, std::size_t heads, std::size_t most) {
   const std::string name = stack + "_positions.weight";
   if (!tensors.has(name)) return {};
@@ -97,7 +101,7 @@ Activation activation_of(const std::string& name) {
   return name == "gelu" ? Activation::gelu : Activation::gelu_tanh;
 }
 
-// Lists what is to be packed, in the order in which it is used.
+// List of the matrices to pack, in the order in which they are used.
 class Plans {
  public:
   Plans(const ModelFile& file, const Tensors& tensors) : file_(file), tensors_(tensors) {}
@@ -107,7 +111,7 @@ class Plans {
     return plans_.back();
   }
   void whole(Matrix& matrix, const std::string& name) { whole(matrix, tensors_.linear(name)); }
-  // To heads: attention's projections of these names.
+  // Add the projections of an attention with these names, whose outputs are heads, as one matrix.
   void to_heads(Matrix& matrix, const Groups& heads, const std::string& attention,
                 std::initializer_list<const char*> names) {
     plans_.push_back({&matrix, {}, heads, {}});
@@ -124,7 +128,7 @@ class Plans {
     whole(layer.outer, name + ".outer");
   }
 
-  // Packs all of them into one block.
+  // Pack all matrices into one block.
   Block pack(Team& team) {
     const std::size_t file_bytes = size_of(file_.bytes);
     Cursor size(nullptr);
@@ -157,7 +161,7 @@ class Plans {
   std::vector<Plan> plans_;
 };
 
-// The norms around a stack's sublayers, whose `names` those of a layer are.
+// Return the norms around the sublayers of a stack. `names`: the sublayers of each layer.
 std::vector<Norm> sublayer_norms(const Tensors& tensors, const std::string& stack, std::size_t layers, bool norm_first,
                                  std::initializer_list<const char*> names) {
   std::vector<Norm> result;
@@ -171,7 +175,8 @@ std::vector<Norm> sublayer_norms(const Tensors& tensors, const std::string& stac
   return result;
 }
 
-// Copying a column reads as much as using it does, and a column that is used may be of no use to most rows.
+// Minimum ratio of the vocabulary to the selected columns for which columns are copied. Copying a column reads as many
+// bytes as multiplying by it, and only some rows may need it.
 constexpr std::size_t kMinSaved = 2;
 
 }  // namespace
@@ -222,8 +227,8 @@ Model::Model(const ModelFile& file, Team& team)
   const bool tied = !tensors.has("projection.weight");
   const Linear last{tensors[tied ? target_tokens : "projection.weight"], tensors.find("projection.bias")};
   Plan& plan = plans.whole(projection, last);
-  plan.padding = -std::numeric_limits<float>::infinity();  // never the largest
-  // Caches hold a smaller int8 one, and its products take as long as reading it.
+  plan.padding = -std::numeric_limits<float>::infinity();  // padding is never the largest logit
+  // A smaller int8 projection fits the caches, where its products take as long as reading its copy.
   constexpr std::size_t kMinRead = std::size_t{1} << 21U;  // bytes
   const bool small = last.weight.kind == Kind::int8 && last.weight.rows * last.weight.columns < kMinRead;
   plan.bounds = small ? nullptr : &bounds;
@@ -240,8 +245,8 @@ Model::Model(const ModelFile& file, Team& team)
     ffn = std::max(ffn, layer.inner.outputs());
     gated = gated || layer.gate.panels > 0;
   }
-  // Packed in this order. A step reads few panels of a float32 projection, and of the rest all but the smaller part
-  // that makes cross-attention's keys and values.
+  // Matrices are packed in this order. A step reads few panels of a float32 projection, and all other matrices except
+  // the projections to keys and values of cross-attention, which are small enough to be counted.
   const std::uint8_t* end = projection.panel(projection.int8() ? projection.panels : 0);
   step_bytes = static_cast<std::size_t>(end - decoder.front().query_key_value.data);
   if (!encoder.empty()) {

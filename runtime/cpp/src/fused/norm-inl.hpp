@@ -1,4 +1,4 @@
-// What is between sublayers: embeddings, residual sums and norms.
+// Operations between sublayers: embeddings, residual sums and norms.
 #if defined(TXPORT_FUSED_NORM_INL) == defined(HWY_TARGET_TOGGLE)  // once for each instruction set
 #ifdef TXPORT_FUSED_NORM_INL
 #undef TXPORT_FUSED_NORM_INL
@@ -13,8 +13,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace txport::core::fused::HWY_NAMESPACE {
 
-// y := RMSNorm(x) of `d` numbers (Zhang and Sennrich 2019); y, which may be x, has padding up to a multiple of 16 as x,
-// zeros.
+// Compute y = RMSNorm(x) of `d` numbers (Zhang and Sennrich 2019). y may be x. Both are padded with zeros to a multiple
+// of 16.
 HWY_INLINE void RmsNorm(const float* x, const Norm& norm, float epsilon, std::size_t d, float* y) {
   const auto square = [x](std::size_t i) HWY_ATTR { return hn::Mul(hn::Load(df, x + i), hn::Load(df, x + i)); };
   const VF by = hn::Set(df, 1.0F / std::sqrt(Sum(padded(d), square) / static_cast<float>(d) + epsilon));
@@ -23,7 +23,7 @@ HWY_INLINE void RmsNorm(const float* x, const Norm& norm, float epsilon, std::si
   }
 }
 
-// y := LayerNorm(x) of `d` numbers, or RMSNorm if it has no bias; y likewise.
+// Compute y = LayerNorm(x) of `d` numbers, or RMSNorm(x) if the norm has no bias. y may be x; both are padded as above.
 HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::size_t d, float* y) {
   if (norm.bias.empty()) return RmsNorm(x, norm, epsilon, d, y);
   const std::size_t width = padded(d);
@@ -42,13 +42,13 @@ HWY_INLINE void LayerNorm(const float* x, const Norm& norm, float epsilon, std::
   }
 }
 
-// x [width] := the embedding of a token.
+// Compute the embedding of a token, x [width].
 HWY_INLINE void Embed(const Model& model, const Embedding& embedding, std::size_t id, std::size_t position, float* x) {
   embed(embedding.tokens, id, model.embedding_scale, embedding.positions.data() + position * embedding.next, x);
   if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
 }
 
-// x [width], a projected vector: adds the position, then applies the norm of embeddings.
+// Add the position to a projected feature vector, x [width], and apply the norm of embeddings.
 HWY_INLINE void Place(const Model& model, const Embedding& embedding, std::size_t position, float* x) {
   const float* at = embedding.positions.data() + position * embedding.next;
   for (std::size_t i = 0; i < model.width; i += kLanes) {
@@ -57,8 +57,9 @@ HWY_INLINE void Place(const Model& model, const Embedding& embedding, std::size_
   if (!embedding.norm.weight.empty()) LayerNorm(x, embedding.norm, model.epsilon, model.d, x);
 }
 
-// "Add & Norm" (Vaswani et al. 2017, figure 1), between two sublayers: x += delta, a norm. Pre-norm keeps the sum in
-// x, post-norm what is normed. After the last sublayer there may be a second norm.
+// Apply "Add & Norm" (Vaswani et al. 2017, figure 1) between two sublayers: add delta to x, then normalise. With
+// pre-norm, x stays the sum; with post-norm, it becomes the normalised sum. After the last sublayer there may be a
+// second norm.
 HWY_INLINE Input AddNorm(const Model& model, const Norm& norm, std::size_t rows, const float* delta,
                          const OwnBuffers& own, const Norm& second = {}) {
   for (std::size_t i = 0; i < rows; ++i) {

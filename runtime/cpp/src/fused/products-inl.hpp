@@ -1,5 +1,5 @@
-// Products of rows and packed matrices. What comes out for a row depends on that row alone, bit by bit: integer sums
-// are exact, and float32 sums go over the inputs in their order, whatever the tile.
+// Products of rows and packed matrices. The result of a row depends on this row only, bit by bit: integer sums are
+// exact, and float32 sums add the inputs in their order, whatever the tile.
 #if defined(TXPORT_FUSED_PRODUCTS_INL) == defined(HWY_TARGET_TOGGLE)  // once for each instruction set
 #ifdef TXPORT_FUSED_PRODUCTS_INL
 #undef TXPORT_FUSED_PRODUCTS_INL
@@ -21,21 +21,21 @@ namespace txport::core::fused::HWY_NAMESPACE {
 // Maximum panels of a register tile, for 32 vector registers (AVX-512, NEON) or 16.
 constexpr std::size_t kMaxPanels = kLanes == 16 ? 4 : kLanes == 8 ? 2 : 1;
 
-// Rows as a product reads them: 4 bytes are one k step.
+// Inputs of a product. Each k step reads 4 bytes of a row.
 struct Rows {
   const std::uint8_t* data;
-  std::size_t stride;  // bytes
-  const float* scale;  // of each row; int8 only
-  std::int32_t zero;   // what stands for 0; int8 only
+  std::size_t stride;  // bytes from one row to the next
+  const float* scale;  // [rows]; int8 only
+  std::int32_t zero;   // zero point, the integer that represents 0; int8 only
 };
 
-// Rows of float32, `stride` numbers apart.
+// Return rows of float32 with a stride in numbers.
 HWY_INLINE Rows FloatRows(const float* data, std::size_t stride) {
   return {reinterpret_cast<const std::uint8_t*>(data), stride * sizeof(float), nullptr, 0};
 }
 
-// `to` := the `size` numbers of `from` times `by`, rounded, plus `zero`, which must fit 8 bits, with a sign or without;
-// returns the sum of the rounded, by lane.
+// Write round(`from` * `by`) + `zero` for `size` numbers to `to`. The results must fit 8 bits, signed or unsigned.
+// Return the sum of the rounded numbers without `zero`, for each lane.
 HWY_INLINE VI Round(const float* from, std::size_t size, float by, std::int32_t zero, std::uint8_t* to) {
   VI sum = hn::Zero(di);
   for (std::size_t i = 0; i < size; i += kLanes) {
@@ -48,21 +48,21 @@ HWY_INLINE VI Round(const float* from, std::size_t size, float by, std::int32_t 
   return sum;
 }
 
-// The largest magnitude of `size` numbers.
+// Return the largest magnitude of `size` numbers.
 HWY_INLINE float Largest(const float* from, std::size_t size) {
   VF most = hn::Zero(df);
   for (std::size_t i = 0; i < size; i += kLanes) most = hn::Max(most, hn::Abs(hn::Load(df, from + i)));
   return hn::ReduceMax(df, most);
 }
 
-// `to` := the `size` numbers of `from`, in units of which the largest has `steps`, plus `zero`; returns the unit.
+// Quantise `size` numbers so that the largest magnitude becomes `steps`, add `zero`, and return the scale.
 HWY_INLINE float Quantise(const float* from, std::size_t size, float steps, std::int32_t zero, std::uint8_t* to) {
   const float largest = Largest(from, size);
   Round(from, size, largest > 0 ? steps / largest : 0.0F, zero, to);
   return largest / steps;
 }
 
-// Rows of float32: [rows, stride].
+// Outputs of a product: float32 [rows, stride].
 struct Out {
   float* data;
   std::size_t stride;
@@ -76,7 +76,7 @@ HWY_INLINE void ForEach(const Out& out, std::size_t rows, std::size_t size, F f)
   }
 }
 
-// Of the first `size` numbers of each row.
+// Apply an activation to the first `size` numbers of each row.
 inline void Activate(Activation activation, const Out& out, std::size_t rows, std::size_t size) {
   if (activation == Activation::relu) {
     ForEach(out, rows, size, [](VF y) HWY_ATTR { return hn::Max(y, hn::Zero(df)); });
@@ -95,8 +95,8 @@ inline void Activate(Activation activation, const Out& out, std::size_t rows, st
   }
 }
 
-// Makes `best` the largest of `size` logits, whose first has the index `first`, if it is larger; of equals the first.
-// Returns the largest.
+// Return the largest of `size` logits. If it is larger than `best`, set `best` to it; of equal logits, to the first.
+// The first logit has the index `first`.
 HWY_INLINE float FindLargest(const float* logits, std::size_t size, std::size_t first, Best& best) {
   VF most = hn::Load(df, logits);
   for (std::size_t i = kLanes; i < size; i += kLanes) most = hn::Max(most, hn::Load(df, logits + i));
@@ -109,9 +109,9 @@ HWY_INLINE float FindLargest(const float* logits, std::size_t size, std::size_t 
   return largest;
 }
 
-// Highway lacks SDOT. Where its NEON is chosen, compute.cpp sees to it that the processor has it. SMMLA is an
-// extension. By hand, since clang takes no target beside Highway's; with the architecture, which binutils (2.40) asks
-// for beside the extension.
+// Highway lacks SDOT. If Highway chooses its target NEON, compute.cpp has ensured that the processor has SDOT; SMMLA is
+// checked as an extension. Both are inline assembly, since clang does not allow a second target beside Highway's. It
+// names the architecture, which binutils (2.40) requires in addition to the extension.
 #undef TXPORT_SDOT
 #undef TXPORT_SMMLA
 #if HWY_TARGET == HWY_NEON && HWY_STATIC_TARGET != HWY_NEON
@@ -121,7 +121,7 @@ HWY_INLINE float FindLargest(const float* logits, std::size_t size, std::size_t 
 #endif
 #endif
 
-// Whether VPDPBUSD is here. It reads inputs as bytes without a sign, where all else reads them with one.
+// Return whether products use VPDPBUSD. It reads inputs as unsigned bytes; all other instructions read signed bytes.
 inline bool has_vnni() {
   const Extensions& here = extensions();
   return HWY_TARGET == HWY_AVX3 ? here.avx512_vnni : HWY_TARGET == HWY_AVX2 && (here.avx_vnni || here.avx512_vnni);
@@ -133,7 +133,8 @@ struct Int8 {
   static constexpr bool kExact = true;  // sums do not depend on their order
   static constexpr std::size_t kStep = kStepBytes;
 
-  // What stands for 0 in inputs of both signs, or in those of which none is negative, whose 8 bits are all magnitude.
+  // Return the zero point of inputs of both signs or, if `positive`, of inputs that are never negative and use all 8
+  // bits for their magnitude.
   static std::int32_t ZeroPoint(bool positive) { return (positive ? -128 : 0) + (has_vnni() ? 128 : 0); }
 
   static HWY_INLINE Sums Zero() { return hn::Zero(di); }
@@ -172,8 +173,8 @@ struct Int8 {
 #undef TXPORT_VNNI
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 #define TXPORT_VNNI 1
-// By VPDPBUSD, which Highway has for fewer processors than have it: in the encoding of AVX-512, or in that of AVX
-// (AVX-VNNI). With AVX2 the former is for tests alone.
+// Products by VPDPBUSD, which more processors have than Highway's targets with it, in the encoding of AVX-512 or in
+// that of AVX (AVX-VNNI). With the target AVX2, only tests use the former.
 template <bool kAvx512>
 struct Vnni : Int8 {
   static HWY_INLINE Sums Dot(const std::uint8_t* a, Weights w, Sums sums) {
@@ -188,7 +189,7 @@ struct Vnni : Int8 {
 };
 #endif
 
-// Weights of 4 bits, which W multiplies in the upper half of 8.
+// Weights of 4 bits. W multiplies them as the upper half of 8 bits, so as 16 times their value.
 template <class W>
 struct Int4 : W {
   static constexpr std::size_t kStep = kStepBytes / 2;
@@ -221,7 +222,7 @@ struct Float32 {
   }
 };
 
-// The same numbers as if the weights were float32, from half the bytes.
+// Weights of float16, with the same results as if they were float32, from half the bytes.
 struct Float16 : Float32 {
   static constexpr std::size_t kStep = kStepBytes / 2;
 
@@ -231,7 +232,7 @@ struct Float16 : Float32 {
   }
 };
 
-// Part `part` of the weights of k step kOf, where a chain of steps begins at `at`.
+// Load a part of the weights of k step kOf. `at`: address of the step 0.
 template <class W, std::size_t kOf>
 HWY_INLINE typename W::Weights LoadStep(const std::uint8_t* at, std::size_t part) {
   if constexpr (W::kExact && W::kStep < kStepBytes) {
@@ -241,8 +242,9 @@ HWY_INLINE typename W::Weights LoadStep(const std::uint8_t* at, std::size_t part
   }
 }
 
-// kM rows x kV vectors of outputs, over kC chains of k steps. Sum I is of chain I / (kM * kV), row I / kV % kM and
-// vector I % kV. Chains hide the latency of few sums; integers give the same whatever their number.
+// Compute kM rows x kV vectors of outputs, in kC chains of k steps. Sum I belongs to chain I / (kM * kV), row
+// I / kV % kM and vector I % kV. Chains hide the latency if there are few sums. Sums of integers do not depend on the
+// number of chains; other kinds have one chain.
 template <class W, std::size_t kM, std::size_t kV, std::size_t kC, std::size_t... kI, std::size_t... kJ>
 HWY_INLINE void TileOf(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to, std::size_t stride,
                        std::index_sequence<kI...> /*sums*/, std::index_sequence<kJ...> /*weights*/) {
@@ -272,7 +274,7 @@ HWY_INLINE VI Halves(VI upper, VI lower) {
   return kUpper ? hn::ConcatUpperUpper(di, upper, lower) : hn::ConcatLowerLower(di, upper, lower);
 }
 
-// Two rows, `next` bytes apart, times two outputs, the lower or upper ones of a vector, over two k steps, by SMMLA.
+// Multiply two rows, `next` bytes apart, by two outputs, the lower or upper ones of a vector, in two k steps, by SMMLA.
 template <std::size_t kUpper>
 HWY_INLINE VI DotOfPairs(const std::uint8_t* row, std::size_t next, const std::uint8_t* panel, VI sums) {
   const auto rows = vreinterpretq_s8_u8(vcombine_u8(vld1_u8(row), vld1_u8(row + next)));
@@ -285,8 +287,8 @@ HWY_INLINE VI DotOfPairs(const std::uint8_t* row, std::size_t next, const std::u
   return sums;
 }
 
-// As TileOf, over two k steps at once. Sum I is of half I % 2 of vector I / 2 % kV, and of the rows I / (2 * kV) * 2
-// and the next, one in each of its halves; after the last of an odd number that row comes again.
+// As TileOf, with two k steps at a time. Sum I belongs to half I % 2 of vector I / 2 % kV. Its lower half is of row
+// I / (2 * kV) * 2, its upper half of the row after it. If the number of rows is odd, the last row is repeated.
 template <std::size_t kM, std::size_t kV, std::size_t... kI>
 HWY_NOINLINE void TileOfPairs(const Matrix& w, const Rows& a, std::size_t m, std::size_t p, float* to,
                               std::size_t stride, std::index_sequence<kI...> /*sums*/) {
@@ -336,7 +338,7 @@ struct MaxTile {
   static constexpr std::size_t Panels(std::size_t rows) { return kHigh && rows > 2 ? 1 : kMaxPanels; }
 };
 
-// Tiles of kP panels, if there are so large ones, by their rows.
+// Return the tiles of kP panels, or the largest that there are, by their number of rows.
 template <class W, std::size_t kP, std::size_t... kM>
 constexpr std::array<TileOfSize, sizeof...(kM)> TilesOf(std::index_sequence<kM...> /*rows*/) {
   return {Tile<W, kM + 1, std::min(kP, MaxTile<W>::Panels(kM + 1))>...};
@@ -362,7 +364,8 @@ void MultiplyBy(const Matrix& w, const Rows& a, std::size_t rows, std::size_t be
   }
 }
 
-// One row, for which alone int4 pays: more of them wait for products, not for weights.
+// Multiply one row by an int4 matrix. int4 pays for one row only: several rows are limited by products, not by reading
+// weights.
 template <class W>
 void MultiplyRowBy(const Matrix& w, const Rows& a, std::size_t begin, std::size_t end, const Out& out) {
   for (std::size_t p = begin; p < end;) {
@@ -385,7 +388,7 @@ inline void MultiplyRow(const Matrix& w, const Rows& a, std::size_t begin, std::
   MultiplyRowBy<Int8>(w, a, begin, end, out);
 }
 
-// Rows x the panels [begin, end) of `w`; `out` has nothing but their outputs. int4 takes one row.
+// Multiply rows by the panels [begin, end) of `w`. `out` contains only their outputs. An int4 matrix allows one row.
 inline void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size_t begin, std::size_t end,
                      const Out& out) {
   if (w.kind == Kind::float32) return MultiplyBy<Float32>(w, a, rows, begin, end, out);
@@ -400,8 +403,8 @@ inline void Multiply(const Matrix& w, const Rows& a, std::size_t rows, std::size
   MultiplyBy<Int8>(w, a, rows, begin, end, out);
 }
 
-// One row times kV / kParts panels from p on: each of a matrix of its own, page(p) and those beside it (kBeside); or of
-// page(0), whose inputs continue with the same panels of the `pages` - 1 after it.
+// Multiply one row by kV / kParts panels. With kBeside, each is the only panel of a matrix: page(p), page(p + 1) and so
+// on. Otherwise they are the panels from p on of page(0), and page(1) to page(`pages` - 1) continue their inputs.
 template <class W, bool kBeside, std::size_t kV, std::size_t kC, class PageOf, std::size_t... kI>
 HWY_INLINE void TileOfPages(const PageOf& page, std::size_t p, std::size_t pages, const Rows& a, float* to,
                             std::index_sequence<kI...> /*sums and weights*/) {
@@ -449,8 +452,9 @@ void MultiplyPagesBy(const PageOf& page, std::size_t panels, std::size_t pages, 
   }
 }
 
-// One row times matrices of float32 or int8, page(0) and those after it: `panels` of them side by side, each of one
-// panel (kBeside); or `pages` of this number of panels, each of which continues the inputs of the one before it.
+// Multiply one row by matrices of float32 or int8: page(0), page(1) and so on. With kBeside, there are `panels`
+// matrices of one panel each, side by side. Otherwise there are `pages` matrices with `panels` panels, and each
+// continues the inputs of the one before it.
 template <bool kBeside, class PageOf>
 void MultiplyPages(const PageOf& page, bool int8, std::size_t panels, const Rows& a, float* to, std::size_t pages = 1) {
   if (!int8) return MultiplyPagesBy<Float32, kBeside>(page, panels, pages, a, to);
@@ -463,23 +467,23 @@ void MultiplyPages(const PageOf& page, bool int8, std::size_t panels, const Rows
   MultiplyPagesBy<Int8, kBeside>(page, panels, pages, a, to);
 }
 
-// Rows of float32, which become what the first product that reads them needs.
+// Rows of float32 that several products may read. The first product of an integer matrix quantises them for all.
 struct Input {
   const OwnBuffers& own;
   const float* values;
   std::size_t rows;
   std::size_t width;
-  bool positive = false;  // none is negative
-  bool quantised = false;
+  bool positive = false;   // whether no number is negative
+  bool quantised = false;  // whether own.quantised contains them
 
   Input Part(Member::Range of) const { return {own, values + of.begin * width, of.end - of.begin, width, positive}; }
 
-  // The products with panels [begin, end) of `w`.
+  // Multiply by the panels [begin, end) of `w`.
   void Times(const Matrix& w, std::size_t begin, std::size_t end, const Out& out) {
     Multiply(w, For(w), rows, begin, end, out);
   }
 
-  // As a product with `w` reads them.
+  // Return the rows as inputs of a product with `w`.
   Rows For(const Matrix& w) {
     if (!w.integer()) return FloatRows(values, width);
     const std::int32_t zero = Int8::ZeroPoint(positive);
@@ -491,21 +495,21 @@ struct Input {
   }
 };
 
-// This thread's outputs of a product, in their places of `to` [rows, outputs].
+// Compute this thread's outputs of a product, at their places in `to` [rows, outputs].
 // NOLINTNEXTLINE(readability-non-const-parameter): `to` is written
 inline void Product(Input a, const Matrix& w, const Member& member, float* to) {
   const Member::Range mine = member.share(w.panels);
   a.Times(w, mine.begin, mine.end, {to + mine.begin * kPanel, w.outputs()});
 }
 
-// Some of `count` heads of a product, in their places of `to` [rows, outputs].
+// Compute some of the `count` heads of a product, at their places in `to` [rows, outputs].
 inline void HeadsProduct(Input& a, const Matrix& w, Member::Range heads, std::size_t count, float* to) {
   const std::size_t each = w.panels / count;
   a.Times(w, heads.begin * each, heads.end * each, {to + heads.begin * each * kPanel, w.outputs()});
 }
 
-// This thread's outputs of a feed-forward layer's first product, activated, in their places of `to` [rows, outputs];
-// or, with a gate, times what activates: activation(gate x) * (inner x). `gates` [rows, outputs] is written then.
+// Compute this thread's outputs of the first part of a feed-forward layer, at their places in `to` [rows, outputs]:
+// activation(inner x) or, with a gate, activation(gate x) * (inner x). `gates` [rows, outputs] is for the gate.
 template <class Layer>
 void InnerProduct(Input a, const Layer& layer, Activation activation, const Member& member, float* to, float* gates) {
   const Member::Range mine = member.share(layer.inner.panels);

@@ -16,30 +16,30 @@ namespace txport::core::fused {
 
 namespace {
 
-// Data parallelism, where threads step rows of their own, needs no barrier, but each thread reads all weights: that
-// pays from this number of rows a thread, and up to this number of bytes of weights a row. Else threads share every
-// row.
+// With data parallelism, threads divide rows between them. This needs no barrier, but each thread reads all weights. It
+// pays if a thread has at least kMinRows rows and there are at most kMaxBytes bytes of weights for each row. Otherwise
+// all threads step every row together.
 constexpr std::size_t kMinRows = 2;
 constexpr std::size_t kMaxBytes = std::size_t{512} << 10;
-// Bytes of a projection from which on one row of it is worth waking other threads.
+// Minimum size of a projection, in bytes, for which other threads are woken to project a single row.
 constexpr std::size_t kMinBytes = std::size_t{1} << 20;
 
 std::size_t pages_of(std::size_t positions) { return padded(positions) / kPanel; }
 
 // Memory of pages (as in Kwon et al., "Efficient Memory Management for Large Language Model Serving with
-// PagedAttention", 2023). A page comes back when no row has it.
+// PagedAttention", 2023). A page becomes free when no row has it.
 class Pages : public std::enable_shared_from_this<Pages> {
  public:
   explicit Pages(std::size_t bytes) : bytes_(bytes) {}
 
-  // Makes room for this number in all. Throws std::bad_alloc.
+  // Increase the total number of pages to `count`. Throws std::bad_alloc.
   void reserve(std::size_t count) {
     if (count <= count_) return;
     free_.reserve(count);
     const Block& block = blocks_.emplace_back((count - count_) * bytes_);
     for (; count_ < count; ++count_) free_.push_back(block.data() + (count - count_ - 1) * bytes_);
   }
-  // One that was reserved.
+  // Return a free page. There must be one: callers reserve pages first.
   Page take() {
     if (free_.empty()) throw std::logic_error("no page is free");
     std::byte* page = free_.back();
@@ -51,10 +51,10 @@ class Pages : public std::enable_shared_from_this<Pages> {
   const std::size_t bytes_;
   std::size_t count_ = 0;
   std::deque<Block> blocks_;
-  std::vector<std::byte*> free_;  // the last is the next to be taken
+  std::vector<std::byte*> free_;  // free pages; `take` returns the last
 };
 
-// A page that a row shared, and its own copy of it.
+// A shared page, and the private copy of it for one row.
 struct PageCopy {
   const std::byte* from;
   std::byte* to;
@@ -62,7 +62,7 @@ struct PageCopy {
 
 class FusedState : public DecoderState {
  public:
-  // With the pages of a state from which this one takes rows.
+  // `pages`: pages of the state whose rows this state continues, or null.
   FusedState(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source, std::int64_t target,
              const Outputs& outputs, std::shared_ptr<Pages> pages = nullptr)
       : shared_(std::move(shared)),
@@ -108,7 +108,7 @@ class FusedState : public DecoderState {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       Row& row = rows_[rows[i]];
       row.words = std::make_shared<const std::vector<std::int32_t>>(words[i]->begin(), words[i]->end());
-      row.columns = {};  // those of a step that failed are of other words
+      row.columns = {};  // they may be left from a step that failed, with other words
     }
   }
 
@@ -220,8 +220,8 @@ class FusedState : public DecoderState {
 
  private:
   const std::shared_ptr<Shared> shared_;
-  const CacheShape shape_;  // of a page
-  // As many as all rows need up to the target, and none has more.
+  const CacheShape shape_;  // shape of a page
+  // Pages for `target_` positions of all rows, which is the maximum.
   const std::shared_ptr<Pages> pages_;
   const std::int64_t source_;
   const std::int64_t target_;
@@ -229,12 +229,13 @@ class FusedState : public DecoderState {
   std::vector<Row> rows_;
   std::vector<Best> candidates_;     // [rows, outputs_.top]
   std::vector<double> normalisers_;  // [rows]
-  Block hidden_;                     // [rows, width] of the last step
-  std::optional<Block> logits_;      // [rows, padded vocabulary] of the last step, if they are stored
+  Block hidden_;                     // [rows, width] inputs of the projection in the last step
+  std::optional<Block> logits_;      // [rows, padded vocabulary] logits of the last step, if they are stored
   std::deque<StepOutput> unread_;
-  std::shared_ptr<const Selection> selection_;  // of the last step; none: all words
+  std::shared_ptr<const Selection> selection_;  // projection of the last step; null for that of the model
 
-  // These rows, the last of each in its own place. One that had more tokens than there will be room for is lost.
+  // Return copies of these rows. The last copy of a row is a move, so a row that occurs once keeps its pages private.
+  // Pages beyond the target are dropped.
   std::vector<Row> gather(const std::vector<std::size_t>& rows, std::int64_t target) {
     std::vector<std::size_t> left(rows_.size());
     for (const std::size_t row : rows) ++left.at(row);
@@ -249,7 +250,7 @@ class FusedState : public DecoderState {
     return next;
   }
 
-  // Gives a row private pages to write, and returns the pages that must be copied.
+  // Give each row private pages for the positions that it will write, and return the pages that must be copied.
   std::vector<PageCopy> own_pages(const std::vector<Row*>& active, std::size_t steps) {
     std::vector<PageCopy> copies;
     for (Row* row : active) {
@@ -265,7 +266,7 @@ class FusedState : public DecoderState {
     return copies;
   }
 
-  // Each thread the heads that it has in a step.
+  // Copy pages. Each thread copies the heads that it has in a step.
   void copy_pages(const std::vector<PageCopy>& copies, const Member& member) const {
     const Member::Range heads = member.share(shape_.heads);
     const std::size_t bytes = (heads.end - heads.begin) * shape_.head_bytes();
@@ -343,7 +344,7 @@ class FusedState : public DecoderState {
     return floats(hidden_) + rows_.at(row).logits * shared_->model.width;
   }
 
-  // Of the last step: its stored values, or else the same values, which `computed` gets.
+  // Return the logits of a row in the last step. If they are not stored, compute the same values into `computed`.
   const float* logits_of(std::size_t row, Block& computed) const {
     if (logits_) return floats(*logits_) + rows_.at(row).logits * outputs();
     computed = Block(shared_->model.projection.outputs() * sizeof(float), true);  // a row may have changed its words
@@ -359,7 +360,7 @@ class FusedState : public DecoderState {
     return floats(computed);
   }
 
-  // What projecting one row needs.
+  // Return the workspace for projecting one row.
   static WorkspaceSize size_of_row(std::size_t threads = 1) {
     WorkspaceSize size;
     size.threads = threads;
@@ -368,7 +369,8 @@ class FusedState : public DecoderState {
     return size;
   }
 
-  // Of the `first` logits of a row the words of its own, in their order; behind them padding of -infinity.
+  // Return the logits of the shortlist of a row, in its order, padded with -infinity. `first`: the first logit of the
+  // row.
   Block listed_logits(std::size_t row, const float* first) const {
     const std::size_t count = rows_[row].words->size();
     const Columns& columns = rows_[row].columns;
@@ -384,20 +386,20 @@ class FusedState : public DecoderState {
     return listed;
   }
 
-  // What the last step multiplied by.
+  // Return the projection of the last step.
   const Matrix& projection() const {
     return selection_ != nullptr ? selection_->projection() : shared_->model.projection;
   }
   std::size_t outputs() const { return projection().outputs(); }
-  // Weights that a step reads.
+  // Return the number of bytes of weights that a step reads.
   std::size_t step_bytes() const {
-    const Matrix& whole = shared_->model.projection;
-    const std::size_t left_out = whole.int8() ? (whole.panels - projection().panels) * whole.stride : 0;
-    return shared_->model.step_bytes - left_out;
+    const Matrix& complete = shared_->model.projection;
+    const std::size_t unread = complete.int8() ? (complete.panels - projection().panels) * complete.stride : 0;
+    return shared_->model.step_bytes - unread;
   }
 
-  // Ensures that the projection has the words of these rows, and sets their columns. True: there is a new
-  // selection, to be gathered.
+  // Ensure that the projection has the words of these rows, and set their columns. Return true if there is a new
+  // selection, whose weights must be gathered.
   bool select(const std::vector<Row*>& active) {
     const bool any = std::any_of(active.begin(), active.end(), [](const Row* row) { return row->words != nullptr; });
     const auto is_there = [this](const Row* row) { return selection_->has(row->words); };

@@ -1,4 +1,4 @@
-// What an engine shares with its states, and the rows of one running batch.
+// Data that an engine shares with its states, and the rows of one running batch.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,14 @@
 
 namespace txport::core::fused {
 
-// What an engine's states and memories share; it lives as long as any of them.
+// Data that the states and memories of an engine share. It lives as long as any of them.
 struct Shared {
-  Team team;  // before the model, which is packed on it
+  Team team;  // constructed before the model, which it packs
   Model model;
   SpecialTokens tokens;
   Limits limits;
   Workspaces workspaces;
-  ThreadTuner step_tuner, encode_tuner;  // how many threads are best
+  ThreadTuner step_tuner, encode_tuner;
   BoundsTuner bounds_tuner;
 
   Shared(const ModelFile& file, std::size_t threads, std::size_t team_size)
@@ -33,10 +33,10 @@ struct Shared {
         encode_tuner(threads) {}
 };
 
-// An engine over them, for weights of this precision, in words.
+// Return an engine with shared data. `precision`: name of the precision of the weights, for messages.
 std::unique_ptr<Engine> make_engine(std::shared_ptr<Shared> shared, const std::string& precision);
 
-// Cross-attention's keys and values of each sentence, ready to use: rows share them.
+// Keys and values of cross-attention of each sentence. Rows share them.
 struct FusedMemory : Memory {
   struct Sentence {
     std::size_t length;
@@ -45,7 +45,7 @@ struct FusedMemory : Memory {
   std::vector<Sentence> sentences;
 };
 
-// The rows of a running batch; see Engine::allocate.
+// Return the rows of a running batch; see Engine::allocate.
 std::unique_ptr<DecoderState> allocate_rows(std::shared_ptr<Shared> shared, std::size_t rows, std::int64_t source,
                                             std::int64_t target, const Outputs& outputs);
 

@@ -16,20 +16,20 @@ namespace txport::core::fused {
 
 namespace {
 
-// A waiting thread yields its core after this number of pauses: beside busy neighbours, the one that it waits for
-// may need it. A patient spin was up to 200 times slower there, and is not faster on an idle machine.
+// Number of pauses after which a waiting thread yields its core. On a busy machine, the thread that it waits for may
+// need this core: spinning without yielding was up to 200 times slower there, and is not faster on an idle machine.
 constexpr int kPauses = 200;
-// A worker without work sleeps after this number of further turns, some 50 us.
+// Number of further turns, about 50 us, after which a worker without work sleeps.
 constexpr int kTurns = 200;
-// A waiting thread sleeps between looks after this number, some milliseconds: a thread of a real-time class yields
-// to no ordinary one, and may keep the threads that it waits for from its core.
+// Number of turns, some milliseconds, after which a waiting thread sleeps between turns. A thread of a real-time class
+// does not yield to ordinary threads, so it could keep the threads that it waits for from its core.
 constexpr int kYields = 4000;
 constexpr std::chrono::microseconds kSleep(50);
 
-// One turn of waiting.
+// Wait for one turn.
 void spin(int turn) { turn < kPauses ? hwy::Pause() : std::this_thread::yield(); }
 
-// Waits until `done` returns true.
+// Wait until `done` returns true.
 template <class Done>
 void wait_until(const Done& done) {
   for (int turn = 0; !done();) {
@@ -41,8 +41,8 @@ void wait_until(const Done& done) {
   }
 }
 
-// Rounding and numbers near zero as IEEE 754 has them, whatever the application has set (torch.set_flush_denormal,
-// libraries of -ffast-math): what comes out must not depend on which thread computed it.
+// Sets rounding and subnormal numbers to the defaults of IEEE 754 while it exists. The application may have changed
+// them (torch.set_flush_denormal, libraries compiled with -ffast-math), but results must not depend on the thread.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {
@@ -69,13 +69,13 @@ void Barrier::wait(std::size_t rank, std::size_t size) {
   }
 }
 
-// A thread with a door of its own: others may sleep on.
+// A thread with its own condition variable, so that waking it does not wake others.
 struct Team::Worker {
   std::thread thread;
   std::mutex mutex;
   std::condition_variable wake;
   Counter calls;
-  const Task* task = nullptr;  // null: end
+  const Task* task = nullptr;  // null ends the thread
   Member member;
   Counter* busy = nullptr;
 
@@ -106,13 +106,13 @@ struct Team::Worker {
       }
       if (task == nullptr) return;
       (*task)(member);
-      busy->value.fetch_sub(1, std::memory_order_release);  // then the lease may be gone
+      busy->value.fetch_sub(1, std::memory_order_release);  // the lease may be destroyed from here on
     }
   }
 };
 
 Team::Team(std::size_t size) : born_(forks()) {
-  const SignalsBlocked blocked;  // signals are the application's: its own threads take them
+  const SignalsBlocked blocked;  // threads inherit this mask, so that only threads of the application handle signals
   for (std::size_t i = 1; i < std::min(size, kMaxThreads); ++i) {
     auto made = std::make_unique<Worker>();
     Worker* worker = made.get();
@@ -127,16 +127,16 @@ Team::Team(std::size_t size) : born_(forks()) {
 }
 
 Team::~Team() {
-  // In a forked process the threads are the parent's: there are none to join.
+  // In a forked process there are no threads to join: they belong to the parent.
   for (auto& worker : workers_) static_cast<void>(is_forked() ? worker.release() : nullptr);
 }
 
 bool Team::is_forked() const { return forks() != born_; }
 
-Team::Lease::Lease(Team& team, std::size_t most) : team_(team) {
-  if (most <= 1 || team.workers_.empty() || team.is_forked()) return;
+Team::Lease::Lease(Team& team, std::size_t max_threads) : team_(team) {
+  if (max_threads <= 1 || team.workers_.empty() || team.is_forked()) return;
   const std::lock_guard lock(team.mutex_);
-  const std::size_t count = std::min(most - 1, team.idle_.size());
+  const std::size_t count = std::min(max_threads - 1, team.idle_.size());
   workers_.assign(team.idle_.end() - static_cast<std::ptrdiff_t>(count), team.idle_.end());
   team.idle_.resize(team.idle_.size() - count);
 }

@@ -1,4 +1,4 @@
-// Threads that stay, and a barrier that spins: a step of a small model has one every two microseconds.
+// Persistent threads, and a spinning barrier: a step of a small model has a barrier every two microseconds.
 #pragma once
 
 #include <array>
@@ -14,23 +14,23 @@ namespace txport::core::fused {
 
 inline constexpr std::size_t kMaxThreads = 64;
 
-// In a cache line of its own.
+// A counter in a separate cache line.
 struct alignas(128) Counter {
   std::atomic<std::uint32_t> value{0};
 };
 
-// By dissemination (Hensgen, Finkel and Manber 1988): in round r each thread waits for the one 2^r before it, which has
-// heard of 2^r by then, so that log2(size) rounds are enough. Each thread writes its own cache line and reads one of
-// another in each round: one transfer each way for two threads.
+// A dissemination barrier (Hensgen, Finkel and Manber 1988). In round r, each thread waits for the thread 2^r before
+// it, whose arrival then implies those of 2^r threads, so log2(size) rounds are enough. In each round, a thread writes
+// its own cache line and reads that of one other thread: for two threads, one transfer in each direction.
 class Barrier {
  public:
   void wait(std::size_t rank, std::size_t size);
 
  private:
-  std::array<Counter, kMaxThreads> rounds_;  // so far
+  std::array<Counter, kMaxThreads> rounds_;  // number of rounds that each thread has begun
 };
 
-// One of the threads that compute the same rows together.
+// One of the threads that compute the same rows.
 struct Member {
   Barrier* barrier = nullptr;
   std::size_t rank = 0;
@@ -39,34 +39,35 @@ struct Member {
   void wait() const {
     if (size > 1) barrier->wait(rank, size);
   }
-  // This thread's share of `count` things, in order and without gaps.
   struct Range {
     std::size_t begin, end;
   };
+  // Return the share of this thread in `count` items. The shares of all threads are consecutive.
   Range share(std::size_t count) const { return {count * rank / size, count * (rank + 1) / size}; }
-  // As `share`, but with more threads than things each has one, which some have together.
+  // As `share`, except with fewer items than threads: each thread then gets one item, and several threads get the same.
   Range share_or_part(std::size_t count) const {
     if (size <= count) return share(count);
-    const std::size_t thing = count * rank / size;
-    return {thing, thing + 1};
+    const std::size_t item = count * rank / size;
+    return {item, item + 1};
   }
-  // Which of the threads that have the same things, by `share_or_part`, this one is. They have no barrier.
+  // Return the position of this thread among the threads with the same share_or_part. They have no barrier.
   Member part(std::size_t count) const {
     if (size <= count) return {};
-    const std::size_t thing = count * rank / size;
-    const std::size_t first = (thing * size + count - 1) / count;
-    const std::size_t next = ((thing + 1) * size + count - 1) / count;
+    const std::size_t item = count * rank / size;
+    const std::size_t first = (item * size + count - 1) / count;
+    const std::size_t next = ((item + 1) * size + count - 1) / count;
     return {nullptr, rank - first, next - first};
   }
 };
 
 using Task = std::function<void(const Member&)>;
 
-// The threads of an engine. They sleep when there is nothing to do. A caller gets threads that no other caller uses;
-// one that gets none, or is in a forked process, in which they are not, works alone: what comes out is the same.
+// The threads of an engine. They sleep when there is no work. A caller gets threads that no other caller uses. A caller
+// without free threads works alone, with the same results. So does a caller in a forked process, which has no threads.
 class Team {
  public:
-  // `size` includes the thread of a caller. If the system refuses threads, there are fewer.
+  // Start `size` - 1 threads, since the thread of a caller works as well. If the system refuses threads, there are
+  // fewer.
   explicit Team(std::size_t size);
   ~Team();
   Team(const Team&) = delete;
@@ -74,15 +75,16 @@ class Team {
 
   struct Worker;
 
-  // Threads that only this caller may use until it is destroyed.
+  // Threads that only one caller may use until the lease is destroyed.
   class Lease {
    public:
-    Lease(Team& team, std::size_t most);  // the caller's included
+    // Take up to `max_threads` threads, including the caller's.
+    Lease(Team& team, std::size_t max_threads);
     ~Lease();
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     std::size_t size() const { return workers_.size() + 1; }
-    // Runs a task on all of them, the caller's the first, and waits for them. It must not throw.
+    // Run a task on all threads, and wait for them. The caller's thread has rank 0. The task must not throw.
     void run(const Task& task);
 
    private:
@@ -94,7 +96,7 @@ class Team {
 
  private:
   std::vector<std::unique_ptr<Worker>> workers_;
-  const unsigned born_;  // how often the process had forked by then
+  const unsigned born_;  // value of forks() at construction
   std::mutex mutex_;
   std::vector<Worker*> idle_;
 

@@ -7,19 +7,20 @@ namespace txport::core::fused {
 
 namespace {
 
-constexpr unsigned kLongestPause = 512;  // calls
-// The part of the running mean of the best level that the newest call is; of others, which are tried rarely, it is all.
+constexpr unsigned kLongestPause = 512;  // number of calls
+// Weight of the newest call in the running mean of the best level. Other levels are tried rarely, so their newest call
+// replaces the mean.
 constexpr double kNew = 0.25;
-// Trials may lose one call in this number: beside busy neighbours a waiting call can take as long as hundreds.
+// Trials may cost one call in this number. On a busy machine, a trial may take as long as hundreds of calls.
 constexpr double kTrialShare = 32;
 
 }  // namespace
 
-ThreadTuner::ThreadTuner(std::size_t maximum) : most_(maximum) {
-  while (levels_ < kLevels && (std::size_t{1} << levels_) / 2 < maximum) ++levels_;
+ThreadTuner::ThreadTuner(std::size_t max_threads) : max_threads_(max_threads) {
+  while (levels_ < kLevels && (std::size_t{1} << levels_) / 2 < max_threads) ++levels_;
 }
 
-std::size_t ThreadTuner::threads_of(std::size_t level) const { return std::min(std::size_t{1} << level, most_); }
+std::size_t ThreadTuner::threads_of(std::size_t level) const { return std::min(std::size_t{1} << level, max_threads_); }
 
 ThreadTuner::Bucket& ThreadTuner::bucket(std::size_t work) {
   std::size_t index = 0;
@@ -29,7 +30,7 @@ ThreadTuner::Bucket& ThreadTuner::bucket(std::size_t work) {
 
 std::size_t ThreadTuner::choose(std::size_t work) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return 1;  // never much slower than the best
+  if (!lock.owns_lock()) return 1;
   Bucket& here = bucket(work);
   if (std::exchange(here.again, false)) return threads_of(here.tried);
   if (levels_ == 1 || --here.until_trial > 0) return threads_of(here.best);
@@ -44,7 +45,7 @@ void ThreadTuner::record(std::size_t work, std::size_t threads, double seconds) 
   Bucket& here = bucket(work);
   std::size_t level = 0;
   while (level + 1 < levels_ && threads_of(level) < threads) ++level;
-  if (threads_of(level) != threads) return;  // others had the rest
+  if (threads_of(level) != threads) return;  // the call got fewer threads than were chosen, since others use them
   double& mean = here.seconds[level];
   mean = mean == 0 || level != here.best ? seconds : mean + (std::min(seconds, 2 * mean) - mean) * kNew;
   const std::size_t before = here.best;

@@ -1,6 +1,6 @@
-// Vectors of float32 and int32, 16 lanes at most, for one instruction set.
+// Vectors of float32 and int32 with at most 16 lanes, for one instruction set.
 //
-// The files named -inl are compiled once for each instruction set: Highway reads them again for each.
+// Files named -inl are compiled once for each instruction set: Highway includes them again for each one.
 
 #include <hwy/highway.h>
 
@@ -43,7 +43,7 @@ struct Registers<V, std::index_sequence<kI...>> : Register<V, kI>... {
   }
 };
 
-// The polynomial of these coefficients, the highest power's first.
+// Evaluate the polynomial with these coefficients, that of the highest power first.
 template <class... Rest>
 HWY_INLINE VF Polynomial(VF x, float first, Rest... rest) {
   VF y = hn::Set(df, first);
@@ -51,7 +51,7 @@ HWY_INLINE VF Polynomial(VF x, float first, Rest... rest) {
   return y;
 }
 
-// e^x, within 2 units in the last place for |x| < 87 and as if x were there beyond it; the polynomial is Cephes's.
+// Compute e^x, within 2 units in the last place. x is clamped to [-87, 87]. The polynomial is that of Cephes.
 HWY_INLINE VF Exp(VF x) {
   x = hn::Min(hn::Max(x, hn::Set(df, -87.0F)), hn::Set(df, 87.0F));
   const VI n = hn::NearestInt(hn::Mul(x, hn::Set(df, 1.44269504F)));
@@ -63,7 +63,7 @@ HWY_INLINE VF Exp(VF x) {
   return hn::Mul(y, hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127)))));
 }
 
-// The error function, within 4e-7: the rational approximation of Eigen, whose value beyond 4 is that at 4.
+// Compute the error function, within 4e-7, by the rational approximation of Eigen. x is clamped to [-4, 4].
 HWY_INLINE VF Erf(VF x) {
   x = hn::Min(hn::Max(x, hn::Set(df, -4.0F)), hn::Set(df, 4.0F));
   const VF s = hn::Mul(x, x);
@@ -75,7 +75,7 @@ HWY_INLINE VF Erf(VF x) {
   return hn::Mul(x, hn::Div(p, q));
 }
 
-// Of f(0), f(kLanes) ... below `size`, a multiple of 16, over two chains.
+// Return the sum of f(0), f(kLanes) and so on below `size`, a multiple of 16, in two chains.
 template <class F>
 HWY_INLINE float Sum(std::size_t size, F f) {
   VF even = hn::Zero(df);

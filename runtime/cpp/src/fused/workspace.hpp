@@ -1,4 +1,4 @@
-// Memory for what a call computes on its way.
+// Memory for intermediate results of a call.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,15 @@ namespace txport::core::fused {
 
 struct Model;
 
-inline constexpr std::size_t kLogits = 256;  // of a row that are made before the largest is looked for
-inline constexpr std::size_t kQueries = 8;   // of a head that attention takes at once, at most
+inline constexpr std::size_t kLogits = 256;  // number of logits of a row that are computed before their maximum
+inline constexpr std::size_t kQueries = 8;   // maximum number of queries of a head that attention processes together
 
-// Aligned memory; from 2 MiB on in huge pages where the system has them, since caches are read across.
+// Aligned memory. Blocks of 2 MiB and more use huge pages if the system has them, since caches are read with large
+// strides.
 class Block {
  public:
   Block() = default;
-  // Not zeroed, unless `zero`. Throws std::bad_alloc.
+  // Allocate memory, and zero it if `zero`. Throws std::bad_alloc.
   explicit Block(std::size_t bytes, bool zero = false);
   std::byte* data() const { return data_.get(); }
   std::size_t bytes() const { return bytes_; }
@@ -32,10 +33,10 @@ class Block {
   std::size_t bytes_ = 0;
 };
 
-// Hands out the arrays of a block, or, without one, counts what they need.
+// Assigns the memory of a block to arrays, or, without a block, computes the size of the arrays.
 class Cursor {
  public:
-  static constexpr std::size_t kAlignment = 128;  // of an array: neighbours of two threads share no cache line
+  static constexpr std::size_t kAlignment = 128;  // bytes; arrays of different threads never share a cache line
 
   explicit Cursor(std::byte* base) : base_(base) {}
   template <typename T>
@@ -55,65 +56,65 @@ class Cursor {
 struct SourceToken {
   std::size_t sentence;
   std::size_t position;
-  std::size_t start;  // of the sentence in the caches of the team, in bytes
+  std::size_t start;  // offset of the sentence in the caches of the team, in bytes
 };
 
-// A row that is being decoded, and this thread's copy of how far it is.
+// A row that is being decoded, with this thread's copy of its progress.
 struct ActiveRow {
   Row* row = nullptr;
   Progress progress;
-  Columns left;  // of its own words and of this thread, those whose logits are still to be looked at in a step
+  Columns left;  // columns of the row's shortlist and of this thread whose logits have not been compared in this step
 };
 
-// What one thread alone reads and writes. Widths are padded.
+// Buffers that a single thread reads and writes. Widths are padded.
 struct OwnBuffers {
-  float* x = nullptr;                // [rows, d] the residual stream
-  float* normed = nullptr;           // [rows, d] what LayerNorm makes of it; with post-norm x itself
-  float* features = nullptr;         // [rows, numbers of a vector], of a model that reads vectors
-  float* heads = nullptr;            // [rows, 3 * all heads] queries, keys and values
-  float* delta = nullptr;            // [rows, d] what attention adds to x, if each thread makes it for itself
-  float* scores = nullptr;           // [kQueries, heads, positions]
-  std::uint8_t* bytes = nullptr;     // [kQueries, heads, positions or the width of a head] attention's int8 numbers
-  float* attention_scale = nullptr;  // [kQueries, heads] of these
-  float* zeros = nullptr;            // [positions or the width of a head], and ones
-  float* ones = nullptr;
-  std::uint8_t* quantised = nullptr;  // [rows, the widest inputs] a product's inputs
-  float* scale = nullptr;             // [rows] of each of them
+  float* x = nullptr;                 // [rows, d] the residual stream
+  float* normed = nullptr;            // [rows, d] the normalised residual stream; with post-norm, x itself
+  float* features = nullptr;          // [rows, size of a vector] feature vectors
+  float* heads = nullptr;             // [rows, 3 * all heads] queries, keys and values
+  float* delta = nullptr;             // [rows, d] output of attention, if each thread computes it for itself
+  float* scores = nullptr;            // [kQueries, heads, positions]
+  std::uint8_t* bytes = nullptr;      // [kQueries, heads, positions or the width of a head] int8 inputs of attention
+  float* attention_scale = nullptr;   // [kQueries, heads] scales of `bytes`
+  float* zeros = nullptr;             // [positions or the width of a head]
+  float* ones = nullptr;              // as zeros
+  std::uint8_t* quantised = nullptr;  // [rows, the widest inputs] int8 inputs of a product
+  float* scale = nullptr;             // [rows] scales of `quantised`
   float* logits = nullptr;            // [rows, kLogits]
-  float* norm = nullptr;              // [rows] of the decoder's output and 1
-  float* bounds = nullptr;            // [rows, panels of the projection] what no logit of a panel exceeds
-  SourceToken* tokens = nullptr;      // [rows]
-  ActiveRow* active = nullptr;        // [rows]
+  float* norm = nullptr;          // [rows] Euclidean norm of the decoder's output with a 1 appended, see UpperBounds
+  float* bounds = nullptr;        // [rows, panels of the projection] upper bounds of the logits of each panel
+  SourceToken* tokens = nullptr;  // [rows]
+  ActiveRow* active = nullptr;    // [rows]
 };
 
-// What the threads of a team write for each other, each its own columns, heads or rows: a barrier comes before others
-// read them, and another before they are written again.
+// Buffers that the threads of a team write for each other. Each thread writes only its columns, heads or rows. A
+// barrier separates writing from reading by other threads, and another one separates reading from the next writing.
 struct TeamBuffers {
-  float* mixed = nullptr;       // [2, rows, all heads] what self-attention and cross-attention give
-  float* delta = nullptr;       // [rows, d] what a sublayer adds to x
+  float* mixed = nullptr;       // [2, rows, all heads] outputs of self-attention and cross-attention
+  float* delta = nullptr;       // [rows, d] output of a sublayer, which is added to x
   float* hidden = nullptr;      // [rows, ffn]
-  float* gate = nullptr;        // [rows, ffn], where layers are gated
-  Best* best = nullptr;         // [threads, best_stride] of each thread's columns
-  std::size_t best_stride = 0;  // rows, and the rest of a cache line
-  ChunkSum* sums = nullptr;     // [rows, chunks] of kLogits logits each
+  float* gate = nullptr;        // [rows, ffn] in gated layers
+  Best* best = nullptr;         // [threads, best_stride] the best logit of each row among each thread's columns
+  std::size_t best_stride = 0;  // number of rows, rounded up to a complete cache line
+  ChunkSum* sums = nullptr;     // [rows, chunks] sums over kLogits logits each
   std::size_t chunks = 0;
-  Best* candidates = nullptr;  // [threads, rows, top_stride] the best few of each thread's columns
+  Best* candidates = nullptr;  // [threads, rows, top_stride] the best few logits among each thread's columns
   std::size_t top_stride = 0;
-  float* listed = nullptr;  // [rows, listed_stride] the logits of a row's words, where it has words of its own
+  float* listed = nullptr;  // [rows, listed_stride] logits of a row's shortlist, if it has one
   std::size_t listed_stride = 0;
-  std::byte* caches = nullptr;  // of the sentences that are being encoded
+  std::byte* caches = nullptr;  // keys and values of the sentences that are being encoded
 };
 
-// How much a call needs. With data parallelism each thread is a team of its own.
+// Sizes of the buffers for a call. With data parallelism, each thread is a separate team.
 struct WorkspaceSize {
   std::size_t threads = 1;
   bool data_parallel = false;
-  std::size_t rows = 0;       // of a thread
-  std::size_t team_rows = 0;  // of a team
-  std::size_t positions = 0;  // of a sentence, at most
-  std::size_t cache_bytes = 0;
-  std::size_t top = 0;    // candidates of a row
-  std::size_t words = 0;  // of a row that has words of its own, at most
+  std::size_t rows = 0;         // number of rows of a thread
+  std::size_t team_rows = 0;    // number of rows of a team
+  std::size_t positions = 0;    // maximum number of positions of a sentence
+  std::size_t cache_bytes = 0;  // size of TeamBuffers::caches
+  std::size_t top = 0;          // number of candidates of a row
+  std::size_t words = 0;        // maximum number of words of a shortlist
 };
 
 // The buffers of all threads of a call.
@@ -130,14 +131,15 @@ class Workspace {
   std::vector<TeamBuffers> teams_;
 };
 
-// Workspaces from one call to the next. Threads may share it.
+// A pool of workspaces, which later calls reuse. Threads may share it.
 class Workspaces {
  public:
-  // One for a call, which comes back when it is let go.
+  // Return a workspace for a call. It returns to the pool when the pointer is destroyed.
   std::shared_ptr<Workspace> take();
 
  private:
-  std::mutex mutex_;  // only tried, so that a fork while it is held does no harm
+  // Only try_lock is used: after a fork in which it was held, waiting for it would never end.
+  std::mutex mutex_;
   std::vector<std::unique_ptr<Workspace>> idle_;
 };
 
