@@ -93,7 +93,7 @@ def reporting_damage(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO
     for compression, magic in _MAGIC.items():
         if re.match(magic, first, re.DOTALL) and compression != form.compression:
             raise InputError(f"{path} is packed by {compression}, which its name does not end with: rename it")
-    with decompressing_reader(cast(BinaryIO, packed), form.compression) as plain:
+    with unpacked(cast(BinaryIO, packed), form.compression) as plain:
         if form.format == PARQUET:
             yield plain
             return
@@ -106,7 +106,7 @@ def reporting_damage(file: BinaryIO, path: str, form: Form) -> Iterator[BinaryIO
 
 
 @contextmanager
-def decompressing_reader(file: BinaryIO, compression: str) -> Iterator[BinaryIO]:
+def unpacked(file: BinaryIO, compression: str) -> Iterator[BinaryIO]:
     """Yield a reader of the content of a compressed file."""
     if module := _STANDARD.get(compression):
         with module.open(file, "rb") as plain:
@@ -121,7 +121,7 @@ def decompressing_reader(file: BinaryIO, compression: str) -> Iterator[BinaryIO]
 
 
 @contextmanager
-def compressing_writer(file: Any, compression: str) -> Iterator[Any]:
+def packed(file: Any, compression: str) -> Iterator[Any]:
     """Yield a writer that compresses. The same content gives the same bytes."""
     if module := _STANDARD.get(compression):
         with module.open(file, "wb") as plain:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from txport.runtime.console.words import plural
 from txport.runtime.corpus import parts, sources
-from txport.runtime.corpus.formats import JSONL, PARQUET, TEXT, Form, compressing_writer, form_of
+from txport.runtime.corpus.formats import JSONL, PARQUET, TEXT, Form, form_of, packed
 from txport.runtime.corpus.lines import JsonWriter, TextWriter, json_line
 from txport.runtime.corpus.locations import Store
 from txport.runtime.corpus.parts import OutputPart
@@ -272,7 +272,7 @@ class Corpus:
         report = _Report()
         reading = _Reading(location, self._layout)
         rows = 0
-        with self._store.write(location.output) as file, compressing_writer(file, form.compression) as uncompressed:
+        with self._store.write(location.output) as file, packed(file, form.compression) as uncompressed:
             writer = self._writer(uncompressed, form.format, location.source.empty_table)
             for output in task.outputs(reading.decoded()):
                 rows += report.add(output, location.first(self._layout))

@@ -2,9 +2,8 @@
 
 Rows are independent: a finished row gets the next waiting sentence while the others continue, so a batch never waits
 for its longest sentence. Sentences may be submitted while batches run. A batch grows when more sentences wait than it
-has free rows. When no sentence waits and at least half of the rows are free, the others move together into a smaller
-batch. Caches start short and double, so that short answers do not pay for the longest cache. When rows move to longer
-caches and no sentence waits, free rows are dropped as well.
+has free rows. When no sentence waits and half of the rows are free, the other rows move together into a smaller batch.
+Caches start short and double, so that short answers do not pay for the longest cache.
 
 Threads that drain one scheduler share its queue. Each runs a separate batch.
 """
@@ -29,8 +28,8 @@ class Policy(Protocol):
     """Choice of tokens.
 
     Attributes:
-        rows: number of rows that a sentence takes in a batch. It is placed in the first of these rows; the others are
-            marked as finished until the policy reorders the rows.
+        rows: number of rows of a request. Its sentence is placed in the first of them; the others are marked as
+            finished until the policy reorders the rows.
         top: maximum number of tokens that the policy requests from `DecoderState.top`.
     """
 
@@ -47,11 +46,11 @@ class Policy(Protocol):
         """Return whether `choose` must see the next step of these slots before the step after it starts."""
 
     def choose(self, state: DecoderState, slots: Sequence[Slot | None], token_ids: Int64, one_by_one: bool) -> None:
-        """Append the tokens of a group of steps to the answers. A policy may choose other tokens than the device.
+        """Append the tokens of a group of steps to the answers.
 
         Args:
             state: the state that generated them.
-            slots: the slot of each sentence, which has `rows` rows; None for free ones.
+            slots: the slot of each row, or of each `rows` rows; None for free rows.
             token_ids: int64 `[steps, rows]` that the device chose.
             one_by_one: the result of `steps_one_by_one`. If True, `token_ids` has one step, and no step is in flight.
         """
@@ -195,10 +194,7 @@ class Scheduler:
         return not self._queue
 
     def _drop_batch(self) -> list[int]:
-        """Remove and return the requests at the head of the queue, as many as a batch may have.
-
-        For a batch that failed before it took any request: its requests are among these.
-        """
+        """Remove and return the requests of a batch that does not fit into memory."""
         with self._lock:
             return [self._queue.popleft().number for _ in range(min(len(self._queue), self._rows))]
 
@@ -331,7 +327,7 @@ class _Batch:
         return len(self._encoded) + self._scheduler.waiting(self._state, self._logits, maximum)
 
     def _add_rows(self) -> None:
-        """Grow the batch to at least twice its size, up to its maximum, if more sentences wait than slots are free."""
+        """Take at least twice as many rows if more sentences wait than slots are free."""
         count = len(self._slots)
         maximum = self._scheduler.max_sentences(self._source)
         if count < maximum:
@@ -388,25 +384,22 @@ class _Batch:
         self._encoded.extend((entry, memory, row) for row, entry in enumerate(group))
         return True
 
-    def _nothing_waits(self) -> bool:
+    def _drained(self) -> bool:
         """Return whether no sentence is waiting now; new ones may still be submitted."""
         return not self._waiting()
 
-    def _is_half_free(self, active: list[Slot]) -> bool:
+    def _half_free(self, active: list[Slot]) -> bool:
         return 2 * len(active) <= len(self._slots)
 
     def _grow_or_shrink(self, active: list[Slot]) -> None:
-        """Move rows to longer caches if one is full, or to a smaller batch if half are free and no sentence waits.
-
-        Whenever rows move and no sentence waits, free rows are dropped.
-        """
+        """Move to longer caches if a row has filled them; move to fewer rows if half are free and no sentence waits."""
         full = _longest(active) >= self._state.target
-        if self._in_flight or not (full or self._is_half_free(active)):
+        if self._in_flight or not (full or self._half_free(active)):
             return
-        nothing_waits = self._nothing_waits()
-        if not (full or nothing_waits):
+        drained = self._drained()
+        if not (full or drained):
             return
-        if nothing_waits:
+        if drained:
             slot_order = self._compacted_slots()
         else:
             slot_order = list(range(len(self._slots)))
@@ -432,7 +425,7 @@ class _Batch:
         one_by_one = self._policy.steps_one_by_one(active)
         # If no row will be added or moved, start the next group of steps before reading the current one. Groups are
         # then half as long, because up to two of them are wasted after the last row has finished.
-        ahead = self._engine.poll > 1 and not one_by_one and not self._is_half_free(active) and self._nothing_waits()
+        ahead = self._engine.poll > 1 and not one_by_one and not self._half_free(active) and self._drained()
         group = self._scheduler.poll
         if one_by_one:
             group = 1

@@ -9,7 +9,7 @@ from typing import Any
 from click.testing import CliRunner
 from toy import BUNDLE
 from txport.runtime.corpus.command import main
-from txport.runtime.corpus.formats import compressing_writer, decompressing_reader, form_of
+from txport.runtime.corpus.formats import form_of, packed, unpacked
 
 WORDS = "one two three four five six seven eight nine ten".split()
 LIMIT = 4  # tokens of an answer: enough to tell them apart
@@ -31,7 +31,7 @@ def write(path: Path, rows: Sequence[Any]) -> Path:
         pyarrow.parquet.write_table(table, path, row_group_size=7)
         return path
     lines = rows if form.format == "text" else [json.dumps({"n": n, "text": row}) for n, row in enumerate(rows)]
-    with path.open("wb") as file, compressing_writer(file, form.compression) as plain:
+    with path.open("wb") as file, packed(file, form.compression) as plain:
         plain.write("".join(f"{line}\n" for line in lines).encode())
     return path
 
@@ -43,7 +43,7 @@ def rows_of(path: Path) -> list[Any]:
         import pyarrow.parquet
 
         return list(pyarrow.parquet.read_table(path).to_pylist())
-    with path.open("rb") as file, decompressing_reader(file, form.compression) as plain:
+    with path.open("rb") as file, unpacked(file, form.compression) as plain:
         lines = plain.read().decode().split("\n")[:-1]
     return lines if form.format == "text" else [json.loads(line) for line in lines]
 
