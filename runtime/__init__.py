@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from txport.runtime.documents.document import Document, Part
     from txport.runtime.options import Options
     from txport.runtime.results import AttentionMaps, Piece, Score, Translation
+    from txport.runtime.search.queue import DeadlineExceeded, Load
     from txport.runtime.text.alignment import Alignment
     from txport.runtime.translator import Translator
 
@@ -40,9 +41,11 @@ __all__ = [
     "BundleError",
     "CheckFailed",
     "CheckpointError",
+    "DeadlineExceeded",
     "Document",
     "EngineError",
     "InputError",
+    "Load",
     "Manifest",
     "MissingLibrary",
     "Options",
@@ -59,7 +62,9 @@ __all__ = [
 _LAZY = {
     "Alignment": "txport.runtime.text.alignment",
     "AttentionMaps": "txport.runtime.results",
+    "DeadlineExceeded": "txport.runtime.search.queue",
     "Document": "txport.runtime.documents.document",
+    "Load": "txport.runtime.search.queue",
     "Manifest": "txport.runtime.bundle.manifest",
     "Options": "txport.runtime.options",
     "Part": "txport.runtime.documents.document",

@@ -214,7 +214,7 @@ class Engine(Protocol):
     ragged: bool  # whether sources of different lengths run without padding
     recomputes_logits: bool  # whether logits of a state without stored logits can be read: they are computed again
     restricts: bool  # whether its states are `RestrictingState`s
-    poll: int  # maximum number of steps that the device may be ahead of the host; 1 if reading is free
+    poll: int  # recommended maximum number of steps that have started and are not read; 1 if reading costs nothing
 
     def encode(self, input_ids: Sources, source_lengths: Int64) -> Memory:
         """Run the encoder on ids int64 `[batch, source]`, padded with pad, with lengths int64 `[batch]`.

@@ -37,7 +37,7 @@ class ResourceError(TxportError):
 
 
 class EngineError(TxportError):
-    """A failure of a library or a GPU. Results since the last read are invalid."""
+    """A failure of a library or a GPU. Results that have not been returned yet are lost."""
 
 
 class CheckFailed(TxportError):

@@ -237,7 +237,7 @@ def _locked_sibling(target: Path, make: Callable[[Path], None]) -> Iterator[Path
                 # Before the sibling is locked, another process may remove it as a leftover: then try another name.
                 with suppress(FileNotFoundError):
                     lock = Lock(sibling)
-            if lock is not None and not lock.elsewhere and sibling.exists():
+            if lock is not None and not lock.held_by_another and sibling.exists():
                 yield sibling
                 return
         finally:

@@ -42,8 +42,8 @@ class Options:
     None selects the default, or the model's generation setting with `generation="model"`.
 
     Attributes:
-        max_length: maximum number of target tokens, including eos. None derives the limit from the source length
-            (`txport.runtime.calls.requests.length_limit`).
+        max_length: maximum number of target tokens, including eos. None: twice the number of source tokens plus 20,
+            plus the length of the forced prefix or `min_length`, whichever is larger.
         full_length: without `max_length`, allow up to the bundle's maximum length.
         min_length: minimum number of target tokens.
         prefix: text, or target ids, that every translation begins with.
@@ -56,13 +56,32 @@ class Options:
         target_language: target language of a multilingual bundle. None selects its default. If the bundle
             supports it, a sentence can select another one by a prefix (`>>name<<`).
         generation: "greedy", or "model" for the model's generation settings, as in Hugging Face's `generate`.
-        beam, n_best, length_penalty, early_stopping, patience, alternatives: see
-            `txport.runtime.search.settings.Search`.
-        repetition_penalty, no_repeat_ngram, suppress, begin_suppress, end_ids, forced_end, renormalize: see
-            `txport.runtime.search.settings.Rules`.
+        beam: number of beams; 1 for greedy search.
+        n_best: number of hypotheses of each sentence, at most `beam`; with `sample`, number of independent samples.
+        length_penalty: the score of a hypothesis is its log-probability divided by its length to this power; None: 1.
+        early_stopping: True: stop when `beam` hypotheses are finished. False: stop when no running hypothesis has, at
+            its present length, a better score than the worst finished one. "never": stop when none can reach a better
+            score.
+        patience: with `early_stopping` True, stop when `beam` times this number of hypotheses are finished (Kasai et
+            al. 2022); None: 1.
+        repetition_penalty: for tokens of the translation so far, bos included, a negative score is multiplied by this
+            number, a positive one divided by it (Keskar et al. 2019, section 4.1); 1 for no penalty.
+        no_repeat_ngram: never repeat an n-gram of this size, bos included (Paulus et al. 2018, section 2.5).
         bad_words: texts or id sequences that translations must not contain.
+        suppress: ids that never occur.
+        begin_suppress: ids that are never the first after a forced prefix.
+        end_ids: ids that end a translation, in addition to eos.
+        forced_end: last id of a translation that reaches its maximum length; with beams its score is 0.
+        renormalize: with beams, normalise probabilities again after all rules.
         sample: sample tokens at random.
-        temperature, top_k, top_p, min_p, seed: see `txport.runtime.search.settings.Sampling`.
+        temperature: with `sample`, logits are divided by this number; None: 1.
+        top_k: with `sample`, sample from the k most likely tokens; 0 for all.
+        top_p: with `sample`, sample from the smallest set of tokens with this total probability (Holtzman et al. 2020,
+            section 3.1); 1 for all.
+        min_p: with `sample`, sample from tokens with at least this fraction of the best probability (Nguyen et al.
+            2024, section 3); 0 for all.
+        seed: random seed. Samples depend on the seed, the index of the sentence and the position, not on the batch.
+        alternatives: number of most likely tokens after the prefix that are each continued by greedy search; 0: none.
         replace_unknowns: replace each unknown token of a translation by the source token with the most attention, as in
             CTranslate2. Only `Translation.text` changes. Not available for streams.
         shortlist: restrict target words to the bundle's shortlist for the source, and to those of the prefix. Scores

@@ -20,17 +20,20 @@ class Translation:
 
     Attributes:
         text: the translation; empty for an empty sentence.
-        ids: target ids without bos. The last one is eos unless the maximum length was reached.
+        ids: target ids without bos. The last one is eos or one of `Options.end_ids`, unless the maximum length was
+            reached. At the maximum length it is `Options.forced_end`, if that is set.
         scores: natural log-probability of each id, if requested.
         truncated: whether the sentence was longer than the bundle supports and was truncated.
-        finished: whether the translation ended with eos before the maximum length; true for an empty sentence.
+        finished: whether the last id is eos or one of `Options.end_ids`, including one that `Options.forced_end` set
+            at the maximum length; true for an empty sentence.
         looped: whether the end repeats a phrase at least three times, over at least twelve tokens.
         score: score of the hypothesis in beam search, the log-probability divided by a power of the length; None
             otherwise.
         hypotheses: all translations that `n_best` or `alternatives` requested, this one first; empty for a single one.
         alignment: alignment of words and tokens with the source, if requested; None for an empty sentence.
-        attention: float32 `[ids, source ids]`, attention of each id over the source ids, if requested: the average that
-            `txport.runtime.text.alignment` describes; None for an empty sentence.
+        attention: float32 `[ids, source ids]`, attention of each id over the source ids, if requested: the average over
+            the alignment heads of the manifest, or without these over all heads of the last two layers. None for an
+            empty sentence.
     """
 
     text: str
@@ -115,7 +118,7 @@ class AttentionMaps:
 
     Attributes:
         source_ids, target_ids: ids including special tokens, without bos.
-        source_labels, target_labels: labels of the ids in a picture.
+        source_labels, target_labels: readable tokens of these ids, for the labels of an axis.
         encoder: float32 `[layers, heads, s, s]`.
         decoder: float32 `[layers, heads, t, t]`. Row i is the step that generates target id i. Columns are its inputs:
             bos and all ids except the last.

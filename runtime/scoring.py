@@ -17,7 +17,15 @@ from txport.runtime.libraries import needs
 from txport.runtime.options import Options
 from txport.runtime.results import AttentionMaps, Score, Translation
 from txport.runtime.search.decoding import decode_all
-from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, times_of, words_of
+from txport.runtime.text.alignment import (
+    Alignment,
+    align_tokens,
+    align_words,
+    average_heads,
+    strip_span,
+    times_of,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from txport.runtime.engines.teacher_forcing import TeacherForcing
@@ -89,8 +97,8 @@ class Scorer:
             targets: one translation of each sentence.
 
         Raises:
-            InputError: the numbers of sources and targets differ, a text is empty or too long, or an id is outside the
-                vocabulary.
+            InputError: the numbers of sources and targets differ, a text is empty, a target is longer than the bundle
+                supports (a source only with `strict`), or an id is outside the vocabulary.
             BundleError: the bundle was exported without the graph for scores.
         """
         texts = as_list(sources)
@@ -142,8 +150,8 @@ class Scorer:
 
         Args:
             call: options of the translation by the model.
-            sentence: text or, for a bundle without a tokenizer, complete source ids.
-            target: its translation, text or ids; None to translate the sentence by the model.
+            sentence: text or complete source ids.
+            target: its translation, text or ids; None to let the model translate the sentence.
 
         Raises:
             InputError: as for `score`.
@@ -187,7 +195,7 @@ class Scorer:
         for number, reading in readings:
             assert reading.cross is not None
             index = indices[number]
-            weights = averaged(reading.cross, self._manifest.alignment_heads)
+            weights = average_heads(reading.cross, self._manifest.alignment_heads)
             aligned[index] = self._aligned(options, sentences[index], translations[index], weights)
         return aligned
 
@@ -248,7 +256,7 @@ class Scorer:
         if sentence.text:
             spans[sentence.first : sentence.last] = sentence.spans
         token_spans = self._tokenizer.target_spans(translation.ids, copies)
-        target_spans = [stripped(span, translation.text) for span in token_spans]
+        target_spans = [strip_span(span, translation.text) for span in token_spans]
         words = words_of(sentence.text), words_of(translation.text)
         times = times_of(pairs, self._manifest.frame_rate)
         return Alignment(pairs, spans, target_spans, *words, align_words(pairs, spans, target_spans, *words), times)

@@ -44,14 +44,14 @@ class Lock:
 
     Attributes:
         is_held: whether this process holds the lock.
-        elsewhere: whether another process holds the lock.
+        held_by_another: whether another process holds the lock.
 
     Raises:
         OSError: the path does not exist or cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
-        self.is_held = self.elsewhere = False
+        self.is_held = self.held_by_another = False
         self._descriptor = -1
         if not POSIX:
             path.lstat()
@@ -60,7 +60,7 @@ class Lock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.elsewhere = True
+            self.held_by_another = True
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 self.close()

@@ -31,8 +31,8 @@ class Translator:
     """A bundle, ready to translate. Threads may share one, since calls do not change it.
 
     Args:
-        bundle: a directory of tx-export, a file of tx-pack or its bytes, which are not copied, or a name in the cache
-            of tx-get.
+        bundle: a directory of tx-export, a file of tx-pack, the bytes of such a file, or a name in the cache of tx-get.
+            Bytes are not copied: they must stay unchanged while the bundle is open.
         device: "auto", "cpu" or "cuda".
         engine: "auto", "fused" (txport's engine for CPUs), "ort" (ONNX Runtime) or "trt" (TensorRT, with engines that
             tx-build has built for this user).
@@ -111,7 +111,7 @@ class Translator:
 
         Args:
             sentences: any number; they are sorted by length and translated in batches.
-            options: see `txport.runtime.options.Options`.
+            options: see `Options`.
             changes: fields of `Options` that replace those of `options`: `translate(texts, scores=True)`.
 
         Raises:
@@ -128,9 +128,10 @@ class Translator:
         """Translate a text of any length in windows of lines.
 
         Args:
-            windows: lists of lines, each long enough to sort, some hundred lines (see `txport.runtime.text.lines`).
+            windows: lists of lines. Each list is sorted by length and translated in batches, so some hundred lines make
+                good use of the batches.
             options, changes: as in `translate`.
-            what: name of a line in messages, followed by its number.
+            what: word for a line in messages: "line" gives "line 7".
 
         Returns:
             the results of each window, in order. They are computed as the iterator advances.
@@ -193,7 +194,7 @@ class Translator:
         Args:
             text: any text. A text without words is returned unchanged.
             options, changes: as in `translate`.
-            what: name of a line in messages, followed by its number.
+            what: word for a line in messages: "line" gives "line 7".
 
         Raises:
             the same errors as `translate`.
@@ -207,8 +208,8 @@ class Translator:
     ) -> list[Translation]:
         """Translate source ids as `translate` does. A tokenizer is required only if `prefix` is text.
 
-        Source ids include eos and language tokens. A forced prefix of the model is added before `prefix`. Alignments
-        are between tokens, since the source has no words.
+        Source ids must include eos and language tokens, since they are used unchanged. A forced prefix of the model is
+        added before `prefix`. Alignments are between tokens, since the source has no words.
 
         Raises:
             InputError: a source is empty, longer than the bundle supports, or has an id outside the vocabulary.
@@ -260,9 +261,9 @@ class Translator:
         return self._bundle.enqueue(self._of_vectors(call, array, "the array"), call.options, on_piece, seconds)
 
     def stream(self, sentence: str, options: Options = DEFAULTS, **changes: Any) -> Iterator[Piece]:
-        """Translate one sentence and yield each token as soon as it is generated. Options as in `translate`.
+        """Translate one sentence and yield each token as soon as it is generated.
 
-        The concatenated texts of all pieces equal the text of `translate`.
+        Options are as in `translate`. The concatenated texts of all pieces equal the text of `translate`.
 
         Raises:
             InputError: as in `translate`, or alignments or attention are requested, which need a complete translation.
@@ -283,7 +284,7 @@ class Translator:
 
         Args:
             sentence, options, changes: as in `translate`.
-            seconds: time limit, after which the result is a `DeadlineExceeded` error.
+            seconds: time limit. After it, the future raises `DeadlineExceeded`.
             on_piece: called with each token as soon as it is generated, in the decoding thread. It must return at once.
 
         Returns:
@@ -291,7 +292,7 @@ class Translator:
 
         Raises:
             InputError: as in `translate`, or `on_piece` is set for a search with several answers.
-            ResourceError: the queue is full (`txport.runtime.search.queue.MAX_WAITING`).
+            ResourceError: 1,024 requests of `submit` have no answer yet, the maximum.
         """
         call = self._bundle.call(options, changes)
         encoded = call.sentence(sentence, "the sentence")
@@ -313,7 +314,7 @@ class Translator:
         Args:
             text, options, changes: as in `translate_document`.
             seconds: time limit of the whole document, as in `submit`.
-            on_piece: called in the order of the document. Text that is not a token has the id `NO_ID`: layout, and
+            on_piece: called in the order of the document. Text that is not a token has the id -1: layout, and
                 sentences over several lines, which come as one piece. The concatenated texts equal the text of the
                 document.
 
@@ -329,18 +330,48 @@ class Translator:
     def score(
         self, sources: Iterable[str], targets: Iterable[GivenTarget], options: Options = DEFAULTS, **changes: Any
     ) -> list[Score]:
-        """Score reference translations; see `txport.runtime.scoring.Scorer.score`."""
+        """Score given translations, to rank them or to filter a corpus.
+
+        Args:
+            sources: sentences. One that is too long is truncated with a warning, or refused with `strict`.
+            targets: one translation of each sentence: text, or ids as in `Translation.ids`.
+            options, changes: as in `translate`. The languages and `strict` are used; other options have no effect.
+
+        Raises:
+            InputError: the numbers of sources and targets differ, a text is empty, a target is longer than the bundle
+                supports, or an id is outside the vocabulary.
+            BundleError: the bundle was exported without `--with-attention`.
+        """
         return self._bundle.scorer.score(self._bundle.call(options, changes), sources, targets)
 
     def score_ids(self, sources: Iterable[Iterable[int]], targets: Iterable[Iterable[int]]) -> list[Score]:
-        """Score source and target ids, in the form that `translate_ids` reads and returns; see `score`."""
+        """Score source and target ids as `score` does. The ids are in the form that `translate_ids` reads and returns.
+
+        Raises:
+            InputError: the numbers of sources and targets differ, the bundle reads vectors, or a sequence of ids is
+                empty, longer than the bundle supports, or has an id outside the vocabulary.
+            BundleError: as in `score`.
+        """
         check_reads(False, self.manifest.model.feature_size)
         return self._bundle.scorer.score_ids(sources, targets)
 
     def embed(
         self, sentences: Iterable[str], options: Options = DEFAULTS, *, pooled: bool = True, **changes: Any
     ) -> Float32 | list[Float32]:
-        """Embed sentences with the encoder; see `txport.runtime.scoring.Scorer.embed`."""
+        """Return the encoder's output for sentences.
+
+        Args:
+            sentences: the sentences, not empty.
+            options, changes: as in `score`.
+            pooled: return the mean over all ids of a sentence, eos and language tokens included.
+
+        Returns:
+            float32 `[sentences, d_model]`; if not `pooled`, a list with `[source ids, d_model]` for each sentence.
+
+        Raises:
+            InputError: a sentence is empty, or too long and `strict` is set.
+            BundleError: as in `score`.
+        """
         return self._bundle.scorer.embed(self._bundle.call(options, changes), sentences, pooled)
 
     def attention_maps(
@@ -350,7 +381,17 @@ class Translator:
         options: Options = DEFAULTS,
         **changes: Any,
     ) -> AttentionMaps:
-        """Return the attention of a sentence and translation; see `txport.runtime.scoring.Scorer.attention_maps`."""
+        """Return the attention of all layers and heads for one sentence and its translation.
+
+        Args:
+            sentence: text, or source ids that include eos and language tokens.
+            target: its translation, text or ids as in `Translation.ids`; None to let the model translate the sentence.
+            options, changes: as in `translate`.
+
+        Raises:
+            InputError: as in `score`.
+            BundleError: as in `score`.
+        """
         return self._bundle.scorer.attention_maps(self._bundle.call(options, changes), sentence, target)
 
     def _of_vectors(self, call: Call, array: Any, what: str, number: int = 1) -> Sentence:

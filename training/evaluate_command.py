@@ -249,7 +249,7 @@ class Report:
             f"exact match  {100 * scores.exact:6.2f}%",
         ]
         if self.standing is not None:
-            rows.insert(2, self._compared(self.standing))
+            rows.insert(2, self._interval_line(self.standing))
         if self.unfinished:
             rows.append(
                 f"unfinished   {plural(self.unfinished, 'sentence')}: no end within {limit} tokens (see --max-length)"
@@ -258,7 +258,7 @@ class Report:
             rows.append(f"cut          {plural(self.truncated, 'sentence')}: longer than the model reads")
         return "\n".join([*rows, *(self._example(each) for each in self.worst)])
 
-    def _compared(self, standing: "Standing") -> str:
+    def _interval_line(self, standing: "Standing") -> str:
         interval = f"bootstrap    ± {standing.interval:.2f} BLEU (95%)"
         if standing.p_value is None:
             return interval

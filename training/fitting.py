@@ -18,7 +18,7 @@ from txport.runtime.console.words import plural
 from txport.training.corpora import Pair
 from txport.training.guidance.heads import default_heads
 from txport.training.options import TokenizerOptions, TrainingOptions
-from txport.training.recipe import Recipe, filled, fitted_value
+from txport.training.recipe import Recipe, filled, require_fitted
 from txport.training.scheduled_sampling import time_constant
 from txport.training.speed_estimate import ProcessorShare, SpeedEstimate
 from txport.training.tokenizers import most_pieces
@@ -83,7 +83,7 @@ def fit(
     options = recipe.training
     estimate = estimate or SpeedEstimate()
     tokenizer = filled(recipe.tokenizer, vocabulary=_vocabulary(size, recipe.tokenizer, pairs))
-    speed = _Speed(options, fitted_value(tokenizer.vocabulary), size, estimate)
+    speed = _Speed(options, require_fitted(tokenizer.vocabulary), size, estimate)
     model = _fitted_model(recipe.model, size, speed)
     if options.guided_attention != "none" and not model.get("alignment_heads"):
         model["alignment_heads"] = [list(head) for head in default_heads(_config(model).decoder_layers)]
@@ -203,13 +203,13 @@ class _Speed:
         if options.max_epochs:
             limits.append(options.max_epochs * max(1.0, self._size.tokens / batch))
         if options.max_minutes:
-            seconds = _flops(config, self._vocabulary, batch) / (self._measured() * _efficiency(config.d_model))
+            seconds = _flops(config, self._vocabulary, batch) / (self._measured_flops() * _efficiency(config.d_model))
             limits.append(FOR_STEPS * 60 * options.max_minutes / seconds)
         if options.max_steps is None:
             return min(limits) / options.accumulate
         return min(limits)
 
-    def _measured(self) -> float:
+    def _measured_flops(self) -> float:
         if self._flops is None:
             self._flops, share = _measure(self._options, self._vocabulary)
             self._estimate.look_at(share)

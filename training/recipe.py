@@ -160,8 +160,8 @@ def from_table(table: Mapping[str, Any], file: str) -> Recipe:
     return recipe
 
 
-def fitted_value(value: T | None) -> T:
-    """Return a value that a recipe may leave unset, after `txport.training.fitting` has set it."""
+def require_fitted(value: T | None) -> T:
+    """Return a value that recipes may leave unset. `txport.training.fitting` must have set it."""
     assert value is not None, "the recipe was not fitted to its corpus"
     return value
 

@@ -32,7 +32,7 @@ class Schedule:
     least: float = 0.0
     steps: float = 1.0
 
-    def true_token(self, step: int) -> float:
+    def true_token_probability(self, step: int) -> float:
         """Return the probability of a true token at a step, counted from 0."""
         done = step - self.start
         if self.kind == "none" or done < 0:
@@ -67,7 +67,7 @@ def mixed_inputs(
     target_ids: Tensor,
     memory: Tensor,
     source_lengths: Tensor,
-    true_token: float,
+    true_token_probability: float,
     seed: int,
     source_ids: Tensor | None = None,
 ) -> Tensor:
@@ -81,19 +81,20 @@ def mixed_inputs(
         target_ids: int64 `[b, t]`, bos and the true tokens.
         memory: `[b, s, d]`, the encoder's states.
         source_lengths: int64 `[b]`.
-        true_token: probability of a true token. If it is 1, nothing is computed.
-        seed: seed of the random choices, equal on all devices.
+        true_token_probability: probability of a true token. If it is 1, nothing is computed.
+        seed: seed of the random choices. A CPU draws them, so they do not depend on the kind of device.
         source_ids: int64 `[b, s]`; needed by models with a copy mechanism.
 
     Returns:
         int64 `[b, t]`.
     """
-    if true_token >= 1 or target_ids.shape[1] < 2:
+    if true_token_probability >= 1 or target_ids.shape[1] < 2:
         return target_ids
     predicted = _predict(model, target_ids[:, :-1], memory, source_lengths, source_ids)
-    # Random numbers from the CPU, since generators of other devices give other numbers.
+    # Generators of GPUs give other numbers than the CPU's.
     draw = torch.rand(predicted.shape, generator=torch.Generator().manual_seed(seed)).to(predicted.device)
-    return torch.cat([target_ids[:, :1], torch.where(draw < true_token, target_ids[:, 1:], predicted)], dim=1)
+    mixed = torch.where(draw < true_token_probability, target_ids[:, 1:], predicted)
+    return torch.cat([target_ids[:, :1], mixed], dim=1)
 
 
 def _predict(

@@ -21,7 +21,7 @@ from txport.runtime.text.tokenizer import SentencePieceTokenizer
 from txport.runtime.text.unigram import library_sums
 from txport.training.corpora import Pair
 from txport.training.options import TokenizerOptions
-from txport.training.recipe import fitted_value
+from txport.training.recipe import require_fitted
 
 # Special ids of all trained models and their bundles.
 PAD = 0
@@ -125,7 +125,7 @@ def _normalisation(options: TokenizerOptions) -> Iterator[dict[str, str]]:
 
 def _train(sentences: Iterable[str], options: TokenizerOptions, name: str) -> bytes:
     model = io.BytesIO()
-    vocabulary = fitted_value(options.vocabulary)
+    vocabulary = require_fitted(options.vocabulary)
     if options.algorithm == "word":  # SentencePiece has no minimum count, but uses the most frequent words
         vocabulary = min(vocabulary, _pieces(sentences, options))
     try:

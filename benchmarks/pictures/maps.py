@@ -12,7 +12,7 @@ from txport.runtime.engine import Float32
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
 from txport.runtime.options import Options
-from txport.runtime.text.alignment import Span, stripped
+from txport.runtime.text.alignment import Span, strip_span
 
 if TYPE_CHECKING:
     from txport.runtime.results import AttentionMaps
@@ -99,9 +99,9 @@ def as_maps(maps: "AttentionMaps", tokenizer: "Tokenizer", bos: int, text: str, 
     source = [(0, 0)] * len(maps.source_ids)
     first = len(affixes.source_prefix)
     after = len(source) - len(affixes.source_suffix)
-    source[first:after] = [stripped(span, text) for span in spans]
+    source[first:after] = [strip_span(span, text) for span in spans]
     translation = tokenizer.decode(maps.target_ids)
-    target = [stripped(span, translation) for span in tokenizer.target_spans(maps.target_ids)]
+    target = [strip_span(span, translation) for span in tokenizer.target_spans(maps.target_ids)]
     input_labels = [*tokenizer.target_pieces([bos]), *maps.target_labels[:-1]]
     return [
         Map("encoder", maps.encoder, maps.source_labels, maps.source_labels, text, source),

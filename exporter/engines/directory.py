@@ -58,8 +58,15 @@ class BuildPlan:
 def target_gpu(tensorrt: TensorRt, gpu: Gpu | str, capabilities: tuple[str, ...], ampere_plus: bool) -> TargetGpu:
     """Return the GPU to build for.
 
+    Args:
+        tensorrt: the library.
+        gpu: the GPU of this machine, or the reason why none is available.
+        capabilities: compute capabilities to build for, if they were given (TensorRT-RTX only).
+        ampere_plus: build for all GPUs of compute capability 8.0 or more.
+
     Raises:
-        InputError: no GPU is available or named, or one is named and the library is not TensorRT-RTX.
+        InputError: no GPU is available and no capabilities are given, or capabilities are given and the library is not
+            TensorRT-RTX.
     """
     if tensorrt.is_rtx:
         if not capabilities:
@@ -96,8 +103,9 @@ def build_directory(
         plan: what to build.
         manifest: of the bundle.
         version: of the library.
-        timing_cache: file for reading and writing timing measurements; None for the one of the directory.
-        timeout: in seconds.
+        timing_cache: file of timing measurements to read and write. None: read that of the directory to be replaced,
+            if there is one. The new directory always contains the measurements.
+        timeout: of the build, in seconds; None for no limit.
         force: replace an existing directory of the same plan.
         progress: called with (file, fraction done from 0 to 1).
 
@@ -106,7 +114,7 @@ def build_directory(
         BundleError, CheckFailed: see `EngineBuilder.build` and `try_engines`.
     """
     target = user_engines(manifest) / directory_name(plan, manifest, version)
-    with _only_one(target):
+    with _build_lock(target):
         remove_leftovers(target.parent)  # also of other plans
         if target.exists() and not force:
             raise InputError(f"{target} exists already: use it, or build it again with --force")
@@ -125,9 +133,10 @@ def build_directory(
 def _build_in_process(
     plan: BuildPlan, directory: Path, timings: bytes, timeout: float | None, progress: Callable[[str, float], None]
 ) -> bytes:
-    """Build in a separate process. After a crash, try again with caches written by ScatterElements.
+    """Build in a separate process. After a crash with `BuildOptions.select_caches`, build once more without it.
 
-    TensorRT-RTX 1.7.1 crashes if `Where` writes the caches in a step with one decoder layer.
+    Caches are then written by ScatterElements instead of `Where`. TensorRT-RTX 1.7.1 crashes with `Where` in a step
+    with one decoder layer.
     """
     start = monotonic()
     try:
@@ -172,24 +181,24 @@ def sources(plan: BuildPlan, manifest: Manifest) -> dict[str, str]:
 
 
 @contextmanager
-def _only_one(target: Path) -> Iterator[None]:
+def _build_lock(target: Path) -> Iterator[None]:
     """Hold the lock for engines of the bundle. Concurrent builds would also disturb each other's timings."""
-    lock = target.with_name(".lock")
+    file = target.with_name(".lock")
     try:
-        lock.parent.parent.mkdir(parents=True, exist_ok=True)
-        lock.parent.mkdir(mode=0o700, exist_ok=True)  # engines are executed, so only the user may write them
-        lock.touch(0o644)
-        only = Lock(lock)
+        file.parent.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, exist_ok=True)  # engines are executed, so only the user may write them
+        file.touch(0o644)
+        lock = Lock(file)
     except OSError as error:
         raise InputError(
             f"{target} cannot be written ({error.strerror}): set TXPORT_CACHE to another folder"
         ) from error
     try:
-        if only.elsewhere:
+        if lock.held_by_another:
             raise InputError(f"another tx-build is writing into {target.parent}: wait until it has finished")
         yield
     finally:
-        only.close()
+        lock.close()
 
 
 def _build(plan: BuildPlan, directory: Path, timings: bytes, progress: Callable[[str, float], None]) -> bytes:
@@ -273,7 +282,10 @@ def _estimate(seconds: float, done: int, count: int) -> str | None:
 
 
 def _build_steps(builder: EngineBuilder, lowering: Lowering, buckets: Buckets) -> Iterator[EngineFile]:
-    """Build one engine for all buckets, so that weights are stored once, or one for each static cache length."""
+    """Build one engine for all buckets, so that weights are stored once.
+
+    The cache length of `tensorscatter` is static, so this lowering needs one engine for each cache length.
+    """
     manifest = builder.manifest
     step = manifest.step(lowering)
     if lowering != "tensorscatter":

@@ -23,10 +23,10 @@ def with_size(model: bytes, dimension: str, size: int) -> bytes:
         dimension: name, for example "target".
         size: the number.
     """
-    return _rewritten(model, _TO_DIMENSIONS, dimension.encode(), b"\x08" + _varint(size))
+    return _rewrite(model, _TO_DIMENSIONS, dimension.encode(), b"\x08" + _varint(size))
 
 
-def _rewritten(message: bytes, path: tuple[tuple[int, ...], ...], name: bytes, replacement: bytes) -> bytes:
+def _rewrite(message: bytes, path: tuple[tuple[int, ...], ...], name: bytes, replacement: bytes) -> bytes:
     if not path:
         is_dimension = any(number == _DIM_PARAM and value == name for number, value, _ in _fields(message))
         if is_dimension:
@@ -35,7 +35,7 @@ def _rewritten(message: bytes, path: tuple[tuple[int, ...], ...], name: bytes, r
     parts = []
     for number, value, field_bytes in _fields(message):
         if number in path[0] and value is not None:
-            inner = _rewritten(value, path[1:], name, replacement)
+            inner = _rewrite(value, path[1:], name, replacement)
             field_bytes = _varint(number << 3 | _BYTES) + _varint(len(inner)) + inner
         parts.append(field_bytes)
     return b"".join(parts)

@@ -75,7 +75,7 @@ def _check_source(source: str) -> None:
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """Wait until no other process creates a bundle in the directory."""
-    while (lock := Lock(directory)).elsewhere:
+    while (lock := Lock(directory)).held_by_another:
         lock.close()
         time.sleep(0.1)
     try:

@@ -95,7 +95,7 @@ def with_adapter(theirs: Mapping[str, Stored], directory: Path) -> tuple[dict[st
         result[_base_name(name, all_tensors, weights)] = tensor
     for module, pair in pairs.items():
         name = _base_name(f"{module}.weight", all_tensors, weights)
-        result[name] = _merged(result[name], pair, name, weights)
+        result[name] = _merge(result[name], pair, name, weights)
     if any(result[name] is not table for name, table in tables.items()):
         return result, True
     return {name: result[name] for name in theirs}, False
@@ -188,7 +188,7 @@ def _base_name(name: str, theirs: Mapping[str, Stored], file: Path) -> str:
     raise CheckpointError(f"{file} changes {name}, which this base model does not have: find the model that it is of")
 
 
-def _merged(base: Stored, pair: _Pair, name: str, file: Path) -> Stored:
+def _merge(base: Stored, pair: _Pair, name: str, file: Path) -> Stored:
     if pair.transposed:
         shape = (pair.a.shape[1], pair.b.shape[0])
     else:

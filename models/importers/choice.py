@@ -50,7 +50,7 @@ def import_model(source: str, kind: str | None, options: ImportOptions) -> Impor
             check_regular(directory)
     if kind is not None and kind not in IMPORTERS:
         raise InputError(f"--from {kind} is unknown; there are {', '.join(IMPORTERS)}")
-    kind = kind or _detected(path)
+    kind = kind or _detect_format(path)
     options = replace(options, encoder=options.encoder or _name(source))
     if options.heads is not None and kind not in ("annotated", "d2l"):
         raise InputError(f"--heads {options.heads} is for annotated and d2l: {source}, of {kind}, specifies it itself")
@@ -110,7 +110,7 @@ def _name(source: str) -> str:
     return Path(source).resolve().name if Path(source).exists() else source
 
 
-def _detected(path: Path) -> str:
+def _detect_format(path: Path) -> str:
     config = path / "config.json"
     if is_model_file(path / NAME if path.is_dir() else path):
         return "ctranslate2"

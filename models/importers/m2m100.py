@@ -69,8 +69,8 @@ def import_m2m100(directory: Path, options: ImportOptions) -> Imported:
         InputError: the model does not support a chosen language, or it needs one and none is chosen.
     """
     model = HuggingFaceModel(directory, options.adapter)
-    ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
-    return _imported(model, ours, options, _tokenizer)
+    ours = _map_weights(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
+    return _result(model, ours, options, _tokenizer)
 
 
 def import_small100(directory: Path, options: ImportOptions) -> Imported:
@@ -81,8 +81,8 @@ def import_small100(directory: Path, options: ImportOptions) -> Imported:
         InputError: the model does not support a chosen language, or it needs one and none is chosen.
     """
     model = HuggingFaceModel(directory, options.adapter)
-    ours = _mapped(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
-    imported = _imported(model, ours, options, _small100)
+    ours = _map_weights(model, (f"{model.prefix}encoder", f"{model.prefix}decoder"), FAIRSEQ, UNK)
+    imported = _result(model, ours, options, _small100)
     return replace(imported, tokenizer=imported.tokenizer.beginning_with(model.forced_start(ours.target_vocabulary)))
 
 
@@ -95,10 +95,10 @@ def import_seamless(directory: Path, options: ImportOptions) -> Imported:
     """
     model = HuggingFaceModel(directory, options.adapter)
     model.plan.ignore(*(name for name in model.plan.theirs if name.startswith(_SPEECH)))
-    return _imported(model, _mapped(model, ("text_encoder", "text_decoder"), _SEAMLESS, 1), options, _tokenizer)
+    return _result(model, _map_weights(model, ("text_encoder", "text_decoder"), _SEAMLESS, 1), options, _tokenizer)
 
 
-def _mapped(model: HuggingFaceModel, stacks: tuple[str, str], names: LayerNames, unk: int) -> Config:
+def _map_weights(model: HuggingFaceModel, stacks: tuple[str, str], names: LayerNames, unk: int) -> Config:
     plan = model.plan
     ours = model.config(norm="pre", unk_id=unk, **model.embeddings(stacks=stacks))
     for side, mine, theirs in zip(("source", "target"), ("encoder", "decoder"), stacks, strict=True):
@@ -111,7 +111,7 @@ def _mapped(model: HuggingFaceModel, stacks: tuple[str, str], names: LayerNames,
     return ours
 
 
-def _imported(
+def _result(
     model: HuggingFaceModel,
     ours: Config,
     options: ImportOptions,

@@ -1,4 +1,4 @@
-"""Mapping of source tensors to our parameters. All are checked before anything is written, one tensor at a time."""
+"""Mapping of the tensors of an imported model to our parameters. All are checked before the first one is written."""
 
 import json
 import math
@@ -30,14 +30,14 @@ class PlannedTensor:
 
 
 class ImportPlan:
-    """Plan that fills our parameters by name, and checks that none is missing and no source tensor is left over.
+    """Plan that fills our parameters by name, and checks that none is missing and no tensor is left over.
 
     Args:
-        theirs: tensors of the source.
-        source: name of the source in messages.
+        theirs: tensors of the imported model.
+        source: file or directory of the imported model, for messages. It has nothing to do with the source language.
 
     Attributes:
-        parts: our tensors by name.
+        parts: the planned tensors, by the names of our parameters.
         keeps: objects that must exist until the tensors are written, such as a temporary directory.
     """
 
@@ -49,11 +49,11 @@ class ImportPlan:
         self._used: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Return whether the source has this tensor."""
+        """Return whether the imported model has this tensor."""
         return name in self.theirs
 
     def count(self, prefix: str, advice: str) -> int:
-        """Return the number of different numbers that follow this prefix in tensor names.
+        """Return the number of layers whose tensor names begin with `prefix`, followed by the number of the layer.
 
         Raises:
             CheckpointError: there are none; the message ends with `advice`.
@@ -64,10 +64,10 @@ class ImportPlan:
         return len(numbers)
 
     def stored(self, name: str) -> Stored:
-        """Return a tensor of the source, and mark it as used.
+        """Return a tensor of the imported model, and mark it as used.
 
         Raises:
-            CheckpointError: the source lacks it, or it is not a float tensor.
+            CheckpointError: the imported model lacks it, or it is not a float tensor.
         """
         if name not in self.theirs:
             raise CheckpointError(f"{self.source} lacks {name}, which its configuration needs")
@@ -127,6 +127,9 @@ class ImportPlan:
     def embeddings(self, source: str, target: str, projection: str) -> dict[str, Any]:
         """Map both embeddings and the projection's weight. Equal tables are stored once.
 
+        Args:
+            source, target, projection: names of the three tables in the imported model.
+
         Returns:
             fields of our config: vocabulary sizes and ties.
 
@@ -157,19 +160,22 @@ class ImportPlan:
         self._used.update(names)
 
     def same(self, *names: str) -> bool:
-        """Return whether all existing tensors among these have equal values, and mark them as used."""
+        """Return whether all existing tensors among these have equal values. Only equal tensors are marked as used."""
         present = [name for name in names if self.has(name)]
         # Configs of old versions are unreliable about ties, so the values decide.
-        alike = all(equal(self.theirs[present[0]], self.theirs[name]) for name in present[1:])
-        if alike:
+        are_equal = all(equal(self.theirs[present[0]], self.theirs[name]) for name in present[1:])
+        if are_equal:
             self._used.update(present)
-        return alike
+        return are_equal
 
     def check(self, config: Config) -> None:
-        """Check that all parameters are mapped, with the shapes of `config`, and that no source tensor is left over.
+        """Check that no tensor of the imported model is left over, and that all parameters have the shapes of `config`.
+
+        An importer that does not map a parameter of `config` has a bug: that is an assertion.
 
         Raises:
-            CheckpointError: one of these checks fails; the message lists the problems.
+            CheckpointError: tensors are left over, which the message lists, or a tensor has another shape. The message
+                names the first of these.
         """
         shapes = parameter_shapes(config)
         # An unused tensor is usually a part of the model that txport lacks. Its results would be wrong without it.
@@ -187,7 +193,7 @@ class ImportPlan:
                 )
 
     def write(self, file: Path, advance: Callable[[], None] = lambda: None) -> None:
-        """Write `file` as safetensors, with only a part of one tensor in memory at a time.
+        """Write `file` as safetensors. At most one tensor is in memory: a changed one as a whole, others in parts.
 
         Args:
             file: replaced if it exists.

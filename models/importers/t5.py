@@ -30,7 +30,7 @@ def import_t5(directory: Path, options: ImportOptions) -> Imported:
     model = HuggingFaceModel(directory, options.adapter)
     ours = model.config_of(**_fields(model), **_embeddings(model))
     _layers(model.plan, ours)
-    if _scaled(model):
+    if _is_scaled(model):
         model.plan.change("decoder_norm.weight", lambda weight: weight * ours.d_model**-0.5)
     model.plan.check(ours)
     ours, tokenizer = t5_tokenizer(model, ours, options)
@@ -87,7 +87,7 @@ def _embeddings(model: HuggingFaceModel) -> dict[str, Any]:
     return {**fields, "projection_bias": model.projection_bias(rows)}
 
 
-def _scaled(model: HuggingFaceModel) -> bool:
+def _is_scaled(model: HuggingFaceModel) -> bool:
     """Return whether the input of the projection is multiplied by d_model^-0.5: yes for T5 1.0, no for T5 1.1.
 
     Files of transformers 5 have a field for it. In older files it follows from the tie, which version 5 always writes.
@@ -120,7 +120,7 @@ def _layers(plan: ImportPlan, ours: Config) -> None:
         else:
             tables = 1
         names = [f"{side}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight" for i in range(tables)]
-        plan.put(f"{side}_positions.weight", _stacked(plan, names), names[0])
+        plan.put(f"{side}_positions.weight", _stack(plan, names), names[0])
     # An unused tensor of the first T5 files.
     plan.ignore("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")
 
@@ -138,7 +138,7 @@ def _feed_forward(plan: ImportPlan, mine: str, theirs: str, ours: Config) -> Non
     plan.take(f"{mine}.outer.weight", f"{theirs}.wo.weight")
 
 
-def _stacked(plan: ImportPlan, names: list[str]) -> torch.Tensor:
+def _stack(plan: ImportPlan, names: list[str]) -> torch.Tensor:
     """Return tables of relative positions as one tensor, float32 `[tables, buckets, heads]`.
 
     Raises:

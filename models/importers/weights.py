@@ -162,12 +162,12 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
         with file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(size))
-        return {name: _placed(file, 8 + size, header[name]) for name in archive.keys()}  # noqa: SIM118 (no mapping)
+        return {name: _stored_in_file(file, 8 + size, header[name]) for name in archive.keys()}  # noqa: SIM118 (no mapping)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} is not a whole safetensors file ({error}); copy it again") from None
 
 
-def _placed(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
+def _stored_in_file(file: Path, start_of_data: int, entry: dict[str, Any]) -> Stored:
     shape = tuple(entry["shape"])
     dtype = _DTYPES.get(entry["dtype"])
     start_of_tensor, end = entry["data_offsets"]
@@ -234,7 +234,7 @@ class _MappedTensors:
 
 def tensors_of(value: object, file: Path) -> dict[str, Stored]:
     """Return the tensors of a loaded state dict, or of a checkpoint with one; see `state_dict_of`."""
-    return {name: _loaded(tensor) for name, tensor in state_dict_of(value, file).items()}
+    return {name: _stored_in_memory(tensor) for name, tensor in state_dict_of(value, file).items()}
 
 
 def state_dict_of(value: object, file: Path) -> dict[str, Tensor]:
@@ -300,7 +300,7 @@ def _holds_state_dict(value: Mapping[Any, Any], depth: int = 4) -> bool:
     return depth > 1 and any(isinstance(member, Mapping) and _holds_state_dict(member, depth - 1) for member in members)
 
 
-def _loaded(tensor: Tensor) -> Stored:
+def _stored_in_memory(tensor: Tensor) -> Stored:
     def read(start: int, stop: int) -> Tensor:
         if tensor.dim():
             return tensor[start:stop]
@@ -329,12 +329,15 @@ def read_pickle(file: Path, stand_ins: Iterable[tuple[type, str]] = ()) -> Any:
     """
     if not file.is_file():
         raise CheckpointError(f"{file} is missing: give the file that was saved, or the directory that holds it")
-    with _reported(file), torch.serialization.safe_globals([argparse.Namespace, *_DICTIONARIES, *_BESIDE, *stand_ins]):
+    with (
+        _report_pickle_errors(file),
+        torch.serialization.safe_globals([argparse.Namespace, *_DICTIONARIES, *_BESIDE, *stand_ins]),
+    ):
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
 
 
 @contextmanager
-def _reported(file: Path) -> Iterator[None]:
+def _report_pickle_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except pickle.UnpicklingError as error:

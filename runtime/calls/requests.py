@@ -16,7 +16,7 @@ from txport.runtime.options import DEFAULTS, Options
 from txport.runtime.search.requests import Request
 from txport.runtime.search.settings import GREEDY, Search
 from txport.runtime.text.affixes import Affixes
-from txport.runtime.text.alignment import Span, stripped
+from txport.runtime.text.alignment import Span, strip_span
 
 if TYPE_CHECKING:  # it needs SentencePiece, which machines that only build engines lack
     from txport.runtime.text.tokenizer import Tokenizer
@@ -170,7 +170,7 @@ class Call:
         request = self._request(source, affixes.target_prefix, number)
         first = len(affixes.source_prefix)
         last = len(source) - len(affixes.source_suffix)
-        spans = [stripped(span, text) for span in spans[: last - first]]
+        spans = [strip_span(span, text) for span in spans[: last - first]]
         return Sentence(request, text, first, last, spans, len(affixes.target_prefix), truncated=count > maximum)
 
     def fitting_length(self, text: str) -> int:

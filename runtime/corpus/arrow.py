@@ -10,7 +10,7 @@ from pyarrow import types
 
 def content(array: "pyarrow.Array") -> Iterator[bytes | memoryview]:
     """Yield the bytes of an array's values. Equal values give equal bytes, whatever their layout in memory."""
-    array = _simplified(array)
+    array = _simplify(array)
     kind = array.type
     yield f"{kind} {len(array)} {array.null_count}".encode()
     if array.null_count:
@@ -38,13 +38,13 @@ def content(array: "pyarrow.Array") -> Iterator[bytes | memoryview]:
         yield memoryview(array.buffers()[1])[array.offset * width : (array.offset + len(array)) * width]
 
 
-def _simplified(array: "pyarrow.Array") -> "pyarrow.Array":
+def _simplify(array: "pyarrow.Array") -> "pyarrow.Array":
     """Return the array as one of the types that `content` supports."""
     kind = array.type
     if isinstance(array, pyarrow.ExtensionArray):
-        return _simplified(array.storage)
+        return _simplify(array.storage)
     if types.is_dictionary(kind):
-        return _simplified(array.dictionary_decode())
+        return _simplify(array.dictionary_decode())
     if types.is_map(kind):
         return array.cast(pyarrow.list_(pyarrow.struct([("key", kind.key_type), ("value", kind.item_type)])))
     texts = types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_binary_view

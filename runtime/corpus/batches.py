@@ -1,6 +1,6 @@
 """Translation of batches of Apache Arrow, for the worker processes of Ray Data, Spark and others.
 
-These frameworks distribute work, restart processes and scale; this is the function that they run.
+These frameworks distribute work, restart processes and scale. This module contains the function that they run.
 """
 
 import os
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BatchTranslator:
-    """Callable that adds the columns of a translation to tables, one row for each row.
+    """Callable that adds the columns of a translation to a table. The rows themselves stay unchanged.
 
     For a row without a translation, the translation is null, and the column `error` contains the reason.
 
@@ -31,7 +31,8 @@ class BatchTranslator:
         target: name of the translation's column.
         ids: whether to add a column of target ids.
         errors: "skip", or "replace" to insert U+FFFD for bytes that are not UTF-8.
-        engine: arguments of `Translator`. The default is one thread, since these frameworks run one process per core.
+        engine: keyword arguments of `Translator` that choose and configure the engine, such as `{"threads": 2}`.
+            The default is one thread, since these frameworks run one process per core.
         options: fields of `Options`.
     """
 
@@ -56,7 +57,7 @@ class BatchTranslator:
         """Return the table with the new columns.
 
         Raises:
-            InputError: it lacks the column, already has one of the new columns, or the column contains no text.
+            InputError: the table lacks the column, already has one of the new columns, or the column contains no text.
         """
         for name in (self._column, *self._task.kinds):
             if (name in table.column_names) != (name == self._column):
@@ -85,10 +86,10 @@ def translate_dataset(
         dataset: a `ray.data.Dataset`.
         bundle: as for `BatchTranslator`.
         actors: number of actors, or the minimum and maximum between which Ray scales, on any number of machines.
-        cpus, gpus: of each actor. With a GPU, it translates there.
+        cpus, gpus: of each actor. An actor with a GPU translates on it.
         block_rows: rows that an actor takes at once and sorts by length. If it is killed, they are repeated.
-        engine: arguments of `Translator`.
-        arguments: of `BatchTranslator`.
+        engine: keyword arguments of `Translator`, as for `BatchTranslator`. The default is `cpus` threads.
+        arguments: other arguments of `BatchTranslator`.
 
     Raises:
         MissingLibrary: ray is not installed.

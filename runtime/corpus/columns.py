@@ -41,9 +41,9 @@ def _of_answer(options: Options, ids: bool) -> dict[str, Column]:
     if ids:
         columns["ids"] = Column("ids", lambda result: result.ids)
     if (options.beam or 1) > 1 or options.generation == "model":
-        columns["score"] = Column("number", lambda result: None if result.score is None else _rounded(result.score))
+        columns["score"] = Column("number", lambda result: None if result.score is None else _round(result.score))
     if options.scores:
-        columns["scores"] = Column("numbers", lambda result: list(map(_rounded, result.scores or ())))
+        columns["scores"] = Column("numbers", lambda result: list(map(_round, result.scores or ())))
     if options.alignments:
         columns["alignment"] = Column("text", lambda result: result.alignment.pharaoh if result.alignment else "")
     return columns
@@ -57,5 +57,5 @@ def values(columns: dict[str, Column], results: Sequence[Translation | None]) ->
     }
 
 
-def _rounded(number: float) -> float:
+def _round(number: float) -> float:
     return round(number, 6) + 0.0  # not -0.0

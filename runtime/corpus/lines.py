@@ -18,7 +18,7 @@ _WINDOW_BYTES = 1 << 23
 class Lines:
     """Lines of a file, the base of a `Source`. Lines longer than `MAX_BYTES` are truncated."""
 
-    nothing = None
+    empty_table = None
 
     def __init__(self, file: BinaryIO) -> None:
         self._chunks = self._split(file)
@@ -137,7 +137,7 @@ class JsonSource(Lines):
 
 
 class TextWriter:
-    """`Writer` of one column, with one line per row; a row without a value is an empty line."""
+    """`RowWriter` of one column, with one line per row; a row without a value is an empty line."""
 
     def __init__(self, file: Any, columns: Sequence[str]) -> None:
         self._file = file
@@ -151,7 +151,7 @@ class TextWriter:
 
 
 class JsonWriter:
-    """`Writer` of one object per row: the copied columns, then the new ones."""
+    """`RowWriter` of one object per row: the copied columns, then the new ones."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

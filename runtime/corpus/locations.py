@@ -61,14 +61,14 @@ def _files(path: str) -> list[str]:
     names = sorted(glob.glob(path, recursive=True))
     if "**" in path:  # such a pattern matches files in subdirectories itself
         return [name for name in names if not os.path.isdir(name)]
-    directories = [name for name in names if os.path.isdir(name) and _hidden(os.path.basename(name))]
+    directories = [name for name in names if os.path.isdir(name) and _is_hidden(os.path.basename(name))]
     return [file for name in names if name not in directories for file in _files(name)]
 
 
 def _below(directory: str) -> list[str]:
     """Return the files below a directory, sorted by path."""
     files: list[str] = []
-    with _reported(directory):
+    with _report_io_failures(directory):
         for name in sorted(os.listdir(directory)):
             if name[0] in "._":
                 continue
@@ -83,7 +83,7 @@ def _below(directory: str) -> list[str]:
 
 
 def _urls(path: str) -> list[str]:
-    with _reported(path):
+    with _report_io_failures(path):
         system, inner = _system(path)
         if not (glob.has_magic(inner) or system.exists(inner)):
             return _missing(path)
@@ -91,14 +91,14 @@ def _urls(path: str) -> list[str]:
         for name in sorted(system.glob(inner)) if glob.has_magic(inner) else [inner]:
             if not system.isdir(name):
                 names.append(name)
-            elif "**" not in inner and not (name != inner and _hidden(name.rsplit("/", 1)[-1])):
-                names += (file for file in sorted(system.find(name)) if not _hidden(file[len(name) :]))
+            elif "**" not in inner and not (name != inner and _is_hidden(name.rsplit("/", 1)[-1])):
+                names += (file for file in sorted(system.find(name)) if not _is_hidden(file[len(name) :]))
         if names == [inner]:
             return [path]
         return [system.unstrip_protocol(name) for name in names]
 
 
-def _hidden(path: str) -> bool:
+def _is_hidden(path: str) -> bool:
     """Return whether a name in a path begins with "." or "_"."""
     return any(name[:1] in (".", "_") for name in path.strip("/").split("/"))
 
@@ -108,14 +108,14 @@ def _missing(path: str) -> list[str]:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
+def open_location(path: str) -> Iterator[BinaryIO]:
     """Yield a file opened for reading.
 
     Raises:
         InputError: it cannot be read.
         MissingLibrary: fsspec, or its library for this store, is not installed.
     """
-    with _reported(path):
+    with _report_io_failures(path):
         if is_url(path):
             system, inner = _system(path)
             file = system.open(inner, "rb")
@@ -166,7 +166,7 @@ class Store:
             if self._system is None:
                 make_directory(Path(self.base, folder))
             else:
-                with _reported(base):
+                with _report_io_failures(base):
                     self._system.makedirs(self._full_path(folder), exist_ok=True)
 
     def names(self, folder: str) -> list[str]:
@@ -174,7 +174,7 @@ class Store:
         if self._system is None:
             names = os.listdir(Path(self.base, folder))
         else:
-            with _reported(self.base):
+            with _report_io_failures(self.base):
                 self._system.invalidate_cache()
                 names = [name.rsplit("/", 1)[-1] for name in self._system.ls(self._full_path(folder), detail=False)]
         return sorted(name for name in names if name and not name.startswith("."))
@@ -200,7 +200,7 @@ class Store:
         """Return the hash of a file; None if it does not exist."""
         digest = hashlib.sha256()
         try:
-            with opened(self.path(name)) as file:
+            with open_location(self.path(name)) as file:
                 while chunk := file.read(_CHUNK):
                     digest.update(chunk)
         except InputError:
@@ -222,7 +222,7 @@ class Store:
             local = folder / "part"
             with local.open("wb") as file:
                 yield Hashed(file)
-            with _reported(self.path(name)):
+            with _report_io_failures(self.path(name)):
                 self._system.put_file(str(local), self._full_path(name))
 
     def _full_path(self, name: str) -> str:
@@ -246,7 +246,7 @@ def _system(url: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _reported(path: str) -> Iterator[None]:
+def _report_io_failures(path: str) -> Iterator[None]:
     try:
         yield
     except TxportError:

@@ -1,7 +1,7 @@
 """The loop over a corpus: its files, their parts, and the windows of each part, which are translated together.
 
-A part consists of some ten thousand fixed rows of one file. Another process can therefore write the parts that an
-interrupted one did not, and the bytes are identical to those of an uninterrupted run.
+A part consists of a fixed number of consecutive rows of one file (65,536 by default); the last one may be shorter.
+After an interruption, any process can therefore write the missing parts, with the bytes of an uninterrupted run.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ _log = logging.getLogger("txport.corpus")
 # Rows of a part, and rows that are sorted by length and translated together.
 PART_ROWS = 65_536
 WINDOW_ROWS = 8_192
-# Kinds of columns that text files can contain; errors of text are in a separate file.
-PLAIN = ("error", "truncated", "finished")
-EVERY = 30.0  # seconds between two lines of progress
+# New columns that output in text leaves out. Errors of text are in a separate file.
+OMITTED_IN_TEXT = ("error", "truncated", "finished")
+LOG_INTERVAL = 30.0  # minimum seconds between two lines of progress
 
 
 class RowOperation(Protocol):
@@ -80,25 +80,25 @@ class Layout:
     def settings(self) -> dict[str, str]:
         """Return all fields as a part's manifest contains them."""
         if self.keep is None:
-            copied_columns = "all"
+            keep = "all"
         else:
-            copied_columns = ",".join(self.keep)
+            keep = ",".join(self.keep)
         options = {name: str(getattr(self, name)) for name in ("column", "read", "write", "compression", "errors")}
         return {
             **options,
-            "keep": copied_columns,
+            "keep": keep,
             "part rows": str(self.part_rows),
             "window rows": str(self.window_rows),
         }
 
-    def schema(self) -> Sequence[str]:
-        """Return Parquet types for columns of lines: text, since lines have no types."""
+    def copied_columns(self) -> Sequence[str]:
+        """Return the names of the columns that are copied from lines to Parquet, all as text: lines have no types."""
         if self.keep is None:
             return (self.column,)
         return self.keep
 
     def output_form(self, form: Form) -> Form:
-        """Return the form of the parts of a file of this form."""
+        """Return the format, compression and name of the parts of an input file."""
         format = self.write or form.format
         if format == PARQUET:
             compression = "none"
@@ -176,21 +176,22 @@ class Corpus:
                 f"two input files are called {repeated[0]}: rename one, or give it another output directory"
             )
         self._check_effect()
-        plain = [name for name in task.kinds if name not in (*PLAIN, next(iter(task.kinds)))]
-        if plain and any(layout.output_form(form).format == TEXT for _, form in self._files):
-            raise InputError(f"lines of text have no place for {plain[0]}: write --to jsonl or parquet")
+        impossible_columns = [name for name in task.kinds if name not in (*OMITTED_IN_TEXT, next(iter(task.kinds)))]
+        if impossible_columns and any(layout.output_form(form).format == TEXT for _, form in self._files):
+            raise InputError(f"lines of text have no place for {impossible_columns[0]}: write --to jsonl or parquet")
         self._store = Store(output, (parts.FOLDER, parts.ERRORS))
         self._settings = {**layout.settings, **task.settings}
 
     def _check_effect(self) -> None:
-        """Refuse names of columns where no file has columns, and a compression where only Parquet is written."""
+        """Refuse names of columns if no file has columns, and a compression if all output is Parquet."""
         layout = self._layout
         output_formats = {layout.output_form(form).format for _, form in self._files}
-        read = {form.format for _, form in self._files}
-        unknown = [name for name in layout.keep or () if name != layout.column]
-        if {TEXT} in (read, output_formats) and unknown:
-            raise InputError(f"--keep {unknown[0]} has no effect on lines of text, which have no columns: leave it out")
-        if read | output_formats == {TEXT} and layout.column != Layout.column:
+        input_formats = {form.format for _, form in self._files}
+        unused = [name for name in layout.keep or () if name != layout.column]
+        # If all input or all output is text, no column but the translated one can be copied.
+        if {TEXT} in (input_formats, output_formats) and unused:
+            raise InputError(f"--keep {unused[0]} has no effect on lines of text, which have no columns: leave it out")
+        if input_formats | output_formats == {TEXT} and layout.column != Layout.column:
             raise InputError(f"--column {layout.column} has no effect on lines of text: leave it out")
         name = next(iter(self._task.kinds))
         if output_formats == {TEXT} and name != TARGET:
@@ -271,8 +272,8 @@ class Corpus:
         report = _Report()
         reading = _Reading(location, self._layout)
         rows = 0
-        with self._store.write(location.output) as file, packed(file, form.compression) as plain:
-            writer = self._writer(plain, form.format, location.source.nothing)
+        with self._store.write(location.output) as file, packed(file, form.compression) as uncompressed:
+            writer = self._writer(uncompressed, form.format, location.source.empty_table)
             for output in task.outputs(reading.decoded()):
                 rows += report.add(output, location.first(self._layout))
                 writer.write(output)
@@ -294,10 +295,10 @@ class Corpus:
         new = list(self._task.kinds)
         keep: Sequence[str] | None = layout.keep
         if layout.output_form(form).format == PARQUET and form.format == JSONL:
-            keep = layout.schema()
+            keep = layout.copied_columns()
         elif form.format == TEXT and layout.output_form(form).format == TEXT:
             keep = ()
-        with sources.opened(path, form, layout.column, keep, new) as source:
+        with sources.open_source(path, form, layout.column, keep, new) as source:
             yield source
 
     def _writer(self, file: Any, format: str, empty_table: "pyarrow.Table | None") -> RowWriter:
@@ -305,13 +306,21 @@ class Corpus:
             return TextWriter(file, list(self._task.kinds))
         if format == JSONL:
             return JsonWriter(file)
-        writer: RowWriter = sources.parquet().ParquetWriter(file, self._task.kinds, self._layout.schema(), empty_table)
+        copied = self._layout.copied_columns()
+        writer: RowWriter = sources.parquet().ParquetWriter(file, self._task.kinds, copied, empty_table)
         return writer
 
 
 @dataclass(frozen=True)
 class _PartLocation:
-    """Possible part: path, form and number in its file, and the source, positioned at its first row."""
+    """Place of a part, whether or not it has been written.
+
+    Attributes:
+        path: the input file.
+        form: format, compression and name of the output file.
+        number: of the part among those of the input file, from 0.
+        source: the rows of the input file. The next one is the first row of the part.
+    """
 
     path: str
     form: Form
@@ -320,11 +329,11 @@ class _PartLocation:
 
     @property
     def output(self) -> str:
-        """Name of its file."""
+        """Name of the output file."""
         return f"{self.form.name}-{self.number:05d}{self.form.ending}"
 
     def first(self, layout: Layout) -> int:
-        """Return its first row."""
+        """Return the number of the first row in the input file, from 0."""
         return self.number * layout.part_rows
 
 
@@ -362,7 +371,7 @@ class _Reading:
 
     def _refuse_faults(self, rows: Rows) -> None:
         before = self._location.first(self._layout) + self.rows - len(rows.texts)
-        for row, text in enumerate(rows.texts, before + 1):
+        for row, text in enumerate(rows.texts, before + 1):  # messages count from 1, files of errors from 0
             if isinstance(text, Fault):
                 raise InputError(
                     f"{self._location.path}, row {row}: {text}: repair it, or choose --errors skip or replace"
@@ -375,14 +384,14 @@ class _Reading:
 
 
 class _Report:
-    """Faults of a part's rows, as lines of JSON."""
+    """Faults of a part's rows, as lines of JSON. Their row numbers are those in the input file, from 0."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
         self._rows = 0
 
     def add(self, output: Output, first: int) -> int:
-        """Record the faults of some rows, and return the number of rows."""
+        """Record the faults of some rows, and return the number of rows; `first` is the first row of the part."""
         errors = output.columns.get("error", [])
         for row, error in enumerate(errors, first + self._rows):
             if error is not None:
@@ -405,7 +414,7 @@ class _Clock:
         self._start = self._last_report = time.monotonic()
 
     def report(self, totals: Totals) -> None:
-        """Log progress every 30 s."""
-        if time.monotonic() - self._last_report >= EVERY:
+        """Log progress after a part, at most once in `LOG_INTERVAL`."""
+        if time.monotonic() - self._last_report >= LOG_INTERVAL:
             self._last_report = time.monotonic()
             _log.info("%s, %d s", totals.sentence(), self._last_report - self._start)

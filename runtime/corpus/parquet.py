@@ -56,7 +56,7 @@ class ParquetSource:
         self._column = column
         self._location = location
         read = [column, *(name for name in self._keep if name != column)]
-        self.nothing = pyarrow.Table.from_batches([], parquet_file.schema_arrow).select(self._keep)
+        self.empty_table = pyarrow.Table.from_batches([], parquet_file.schema_arrow).select(self._keep)
         self._batches = parquet_file.iter_batches(_ROWS, columns=read)
         self._table: pyarrow.Table | None = None
 
@@ -171,12 +171,12 @@ def _text(value: object) -> str | None:
 
 
 class ParquetWriter:
-    """`Writer` of one row group for each window.
+    """`RowWriter` of one row group for each window.
 
     Args:
         file: to write.
         kinds, keep: see `table_of`.
-        empty_table: copied columns of no rows.
+        empty_table: see `Source.empty_table`.
     """
 
     def __init__(self, file: Any, kinds: dict[str, Any], keep: Sequence[str], empty_table: Any) -> None:

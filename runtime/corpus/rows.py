@@ -51,8 +51,8 @@ class Source(Protocol):
     """Rows of a file, read once from the beginning."""
 
     @property
-    def nothing(self) -> "pyarrow.Table | None":
-        """Return the copied columns of no rows."""
+    def empty_table(self) -> "pyarrow.Table | None":
+        """Return a table of the copied columns without rows; None for lines."""
 
     @property
     def ended(self) -> bool:

@@ -15,7 +15,9 @@ _ROWS = 8_192
 
 
 @contextmanager
-def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: Sequence[str] = ()) -> Iterator[Source]:
+def open_source(
+    path: str, form: Form, column: str, keep: Sequence[str] | None, new: Sequence[str] = ()
+) -> Iterator[Source]:
     """Yield the rows of a file.
 
     Args:
@@ -30,7 +32,7 @@ def opened(path: str, form: Form, column: str, keep: Sequence[str] | None, new: 
         MissingLibrary: the library that reads it is not installed.
     """
     try:
-        with locations.opened(path) as file, reporting_damage(file, path, form) as plain:
+        with locations.open_location(path) as file, reporting_damage(file, path, form) as plain:
             if form.format == TEXT:
                 yield TextSource(plain, column if keep is None or column in keep else None)
             elif form.format == JSONL:
@@ -48,7 +50,7 @@ def read_pairs(path: str, column: str, target_column: str) -> Iterator[list[tupl
     form = form_of(path)
     if form.format == TEXT:
         raise InputError(f"{path} has no columns: give .jsonl or .parquet")
-    with opened(path, form, column, (target_column,)) as source:
+    with open_source(path, form, column, (target_column,)) as source:
         while len(raw := source.take(_ROWS)):
             rows = source.decode(raw, "skip")
             if isinstance(rows.copied, list):

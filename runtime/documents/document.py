@@ -27,7 +27,8 @@ class Part:
         source: character span in the document.
         target: character span of its translation in the translated document.
         cut: whether it is a part of a sentence that was too long for the model and was split.
-        text: the translated text: line breaks are spaces, and a prefix that selects the language is included.
+        text: the text of the source that was translated: line breaks are spaces, and a prefix that selects the language
+            is included.
         translation: translation of `text`.
     """
 

@@ -36,15 +36,15 @@ def with_location(model: bytes, location: str, start: int) -> bytes:
         pairs = (field(_KEY, key) + field(_VALUE, value) for key, value in entries.items())
         return remaining + b"".join(field(_EXTERNAL_DATA, pair) for pair in pairs)
 
-    return _changed(model, _INITIALIZERS, tensor)
+    return _change(model, _INITIALIZERS, tensor)
 
 
-def _changed(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
+def _change(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
     """Return the message after a change of all messages at a path of field numbers."""
     if not path:
         return change(message)
     return b"".join(
-        field(number, _changed(value, path[1:], change)) if number == path[0] else field_bytes
+        field(number, _change(value, path[1:], change)) if number == path[0] else field_bytes
         for number, value, field_bytes in fields(message)
     )
 

@@ -16,7 +16,7 @@ from txport.runtime.bundle.schema import Lowering
 from txport.runtime.engine import FIRST_TARGET, Int64, Sources, check_vector_shape
 from txport.runtime.engines.ort_beams import OrtBeams
 from txport.runtime.engines.ort_session import CPU, open_beams, open_session, open_step, run
-from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind, enough_memory, zeros
+from txport.runtime.engines.ort_state import Buffers, OrtState, OrtStep, bind, enough_memory, zeros
 
 
 class OrtEngine:
@@ -56,7 +56,7 @@ class OrtEngine:
         self._encoder = self._session_of(manifest.encoder)
         step = open_step(manifest, lowerings or manifest.lowerings, self._session_of)
         self.step_graph, self.step_session = step
-        self._steps = OrtSteps(*step, manifest.tokens)
+        self._decoder_step = OrtStep(*step, manifest.tokens)
         self.name = f"ONNX Runtime {onnxruntime.__version__} on cpu, lowering {self.step_graph.lowering}"
 
     def encode(self, input_ids: Sources, source_lengths: Int64) -> Buffers:
@@ -105,15 +105,15 @@ class OrtEngine:
         Raises:
             ResourceError: there is not enough memory for them.
         """
-        if beams > 1 and (steps := self.beam_steps) is not None:
-            return OrtBeams.of(steps, (rows // beams, source, target), beams, logits=logits, top=top)
-        return OrtState.allocated(self._steps, rows, source, target, logits=logits or top > 0)
+        if beams > 1 and (beam_step := self.beam_steps) is not None:
+            return OrtBeams.of(beam_step, (rows // beams, source, target), beams, logits=logits, top=top)
+        return OrtState.allocate(self._decoder_step, rows, source, target, logits=logits or top > 0)
 
     @cached_property
-    def beam_steps(self) -> OrtSteps | None:
+    def beam_steps(self) -> OrtStep | None:
         """Return the step of beam search, which the first call opens; None if `open_beams` finds none."""
         graph = self.manifest.optional_graph("decoder_beams")
         session = open_beams(graph, self._session_of)
         if graph is None or session is None:
             return None
-        return OrtSteps(graph, session, self.tokens)
+        return OrtStep(graph, session, self.tokens)

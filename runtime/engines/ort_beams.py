@@ -11,7 +11,7 @@ import numpy as np
 from txport.runtime.bundle.interface import ANCESTORS, TOP_OUTPUTS
 from txport.runtime.engine import Float32, Top, of_rows
 from txport.runtime.engines.ort_session import run
-from txport.runtime.engines.ort_state import Buffers, OrtState, OrtSteps, bind, is_cache
+from txport.runtime.engines.ort_state import Buffers, OrtState, OrtStep, bind, is_cache
 
 # Number of positions by which caches grow. A step reads all positions of a cache, also unused ones, so long caches cost
 # time. Copying a cache into a longer one takes as long as reading it once.
@@ -24,14 +24,14 @@ class OrtBeams(OrtState):
     Rows are reordered within their sentence, and sentences move whole.
 
     Args:
-        steps: the step that runs it.
+        decoder_step: the step that advances the batch.
         buffers: buffers by name: those of `of`, or the first entries of the buffers of another state.
         sizes: number of sentences, source tokens and cache positions.
         beams: number of rows of a sentence.
     """
 
-    def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int) -> None:
-        super().__init__(steps, buffers, sizes, beams)
+    def __init__(self, decoder_step: OrtStep, buffers: Buffers, sizes: tuple[int, int, int], beams: int) -> None:
+        super().__init__(decoder_step, buffers, sizes, beams)
         # Number of tokens of each sentence. Finished sentences still write unused values into the cache, so the
         # positions of the graph stay below the cache length.
         self._positions = buffers["lengths"]
@@ -49,12 +49,19 @@ class OrtBeams(OrtState):
 
     @classmethod
     def of(
-        cls, steps: OrtSteps, sizes: tuple[int, int, int], beams: int, *, logits: bool, top: int, window: int = WINDOW
+        cls,
+        decoder_step: OrtStep,
+        sizes: tuple[int, int, int],
+        beams: int,
+        *,
+        logits: bool,
+        top: int,
+        window: int = WINDOW,
     ) -> "OrtBeams":
         """Return a state with new buffers and finished rows. Cross-attention is allocated with the first sentences.
 
         Args:
-            steps: the step that runs it.
+            decoder_step: the step that advances the batch.
             sizes: number of sentences, source tokens and cache positions.
             beams: number of rows of a sentence.
             logits: whether `logits` will be read.
@@ -62,7 +69,7 @@ class OrtBeams(OrtState):
             window: initial number of cache positions.
         """
         batch, source, target = sizes
-        (candidates,) = (tensor.shape[1] for tensor in steps.graph.outputs if tensor.name == "top_ids")
+        (candidates,) = (tensor.shape[1] for tensor in decoder_step.graph.outputs if tensor.name == "top_ids")
         assert isinstance(candidates, int)
         outputs = [*TOP_OUTPUTS, *(["logits"] if logits or top > candidates else [])]
         sizes_by_name = {
@@ -72,12 +79,12 @@ class OrtBeams(OrtState):
             "target": target,
             "slots": window * beams,
         }
-        buffers = steps.state({**sizes_by_name, "source": source}, outputs)
+        buffers = decoder_step.new_buffers({**sizes_by_name, "source": source}, outputs)
         for name in outputs:
             buffers[name] = buffers[name].reshape(batch, beams, -1)
         buffers["lengths"], buffers["target_limits"] = np.zeros(batch, np.int64), np.ones(batch, np.int64)
         buffers["finished"] = np.ones((batch, beams), np.bool_)
-        return cls(steps, buffers, sizes, beams)
+        return cls(decoder_step, buffers, sizes, beams)
 
     def place(
         self, rows: Sequence[int], memory: Buffers, memory_rows: Sequence[int], target_limits: Sequence[int]
@@ -99,7 +106,7 @@ class OrtBeams(OrtState):
             position = np.minimum(self._positions, last)[:, None]
             buffers["positions"][:], buffers["first_slots"][:] = position, position[:, 0] * self._beams
             self._ancestors[self._sentence, self._beam, position, self._beam] = True
-            run(self._steps.session, self.binding)
+            run(self._decoder_step.session, self.binding)
             self._advance()
 
     def _lengthen(self) -> None:
@@ -114,7 +121,7 @@ class OrtBeams(OrtState):
 
     def _advance(self) -> None:
         """Choose the best token of each row and finish rows; plain steps do this in their graphs."""
-        tokens = self._steps.tokens
+        tokens = self._decoder_step.tokens
         next_ids = np.where(self._finished, tokens.pad, self._buffers["top_ids"][:, :, 0])
         self._positions += ~self._finished.all(axis=1)
         full = self._positions >= self._buffers["target_limits"]
@@ -153,10 +160,10 @@ class OrtBeams(OrtState):
         assert sources == [row + beam for row in sentences for beam in range(self._beams)], "a part of a sentence"
         return super()._resize([row // self._beams for row in sentences], target)
 
-    def _allocated(self, count: int, target: int) -> "OrtBeams":
+    def _allocate_like_this(self, count: int, target: int) -> "OrtBeams":
         logits = "logits" in self._buffers
         return self.of(
-            self._steps, (count, self.source, target), self._beams, logits=logits, top=0, window=self._window
+            self._decoder_step, (count, self.source, target), self._beams, logits=logits, top=0, window=self._window
         )
 
     def _by_row(self, name: str) -> np.ndarray:

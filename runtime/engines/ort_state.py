@@ -1,7 +1,8 @@
 """A running batch on ONNX Runtime's CPU provider.
 
-A state binds every buffer of its step once, by raw pointer. Caches and ids are input and output in the same buffer. A
-step is then one call, for which txport allocates nothing.
+A state binds the buffers of its step by raw pointer, before the first step. Cross-attention is
+bound when sentences are placed, and `OrtBeams` also binds its caches when they have grown. Caches and ids are input and
+output in the same buffer, so nothing is copied between steps, except the new ids for `read`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,15 +20,15 @@ from txport.runtime.errors import ResourceError
 
 Array = npt.NDArray[Any]
 Buffers = dict[str, Array]
-# Buffers with an entry for each row, besides caches and outputs of the encoder,
+# Buffers with one entry for each row, except caches and outputs of the encoder.
 STATE = ("token_ids", "positions", "lengths", "finished", "target_limits")
-# and buffers that all rows share.
+# Buffers that all rows share.
 CONSTANTS = ("cache_positions", "slot_positions")
 
 
 @dataclass(frozen=True)
-class OrtSteps:
-    """The step of an engine, which all of its states share.
+class OrtStep:
+    """The decoder step of an engine: a graph and its session. All states of the engine share it.
 
     Attributes:
         graph: graph of the step.
@@ -39,14 +40,14 @@ class OrtSteps:
     session: Any
     tokens: SpecialTokens
 
-    def state(self, sizes: dict[str, int], outputs: Sequence[str]) -> Buffers:
+    def new_buffers(self, sizes: dict[str, int], outputs: Sequence[str]) -> Buffers:
         """Return the buffers of a state, filled with 0. Cross-attention is added with the first sentences."""
         buffers = [tensor for tensor in self.graph.inputs if not is_cross(tensor.name)]
         buffers += [tensor for tensor in self.graph.outputs if tensor.name in outputs]
         with enough_memory(sizes["batch"], sizes["target"]):
             return zeros(buffers, sizes)
 
-    def cross(self, rows: int, source: int) -> Buffers:
+    def new_cross_buffers(self, rows: int, source: int) -> Buffers:
         """Return cross-attention keys, values, bias and ids for `rows` sentences of `source` tokens, filled with 0."""
         cross = [tensor for tensor in self.graph.inputs if is_cross(tensor.name)]
         with enough_memory(rows, source):
@@ -56,52 +57,55 @@ class OrtSteps:
 class OrtState(DecoderState):
     """The buffers of one running batch, in host memory; see `txport.runtime.engine.DecoderState`.
 
+    The first axis of a buffer counts its entries. An entry belongs to one row or, in `OrtBeams`, to the beams of one
+    sentence, which are then several rows.
+
     Args:
-        steps: the step that runs it.
-        buffers: buffers by name: those of `OrtSteps.state`, or the first entries of the buffers of another state.
+        decoder_step: the step that advances the batch.
+        buffers: buffers by name: those of `OrtStep.new_buffers`, or the first entries of the buffers of another state.
         sizes: number of entries of the buffers, source tokens and cache positions.
         beams: number of rows that share an entry.
     """
 
-    def __init__(self, steps: OrtSteps, buffers: Buffers, sizes: tuple[int, int, int], beams: int = 1) -> None:
+    def __init__(self, decoder_step: OrtStep, buffers: Buffers, sizes: tuple[int, int, int], beams: int = 1) -> None:
         self._batch, self.source, self.target = sizes
         self._beams = beams
         self.rows = self._batch * beams
-        self._steps = steps
+        self._decoder_step = decoder_step
         self._buffers = buffers
         self._token_ids = buffers["token_ids"]
         self._positions = buffers["positions"]
         self._finished = buffers["finished"]
         self._clean = True  # whether the caches are still unused
-        # Number of the sentence of each row, in the order of placement. Rows of the same sentence have the same
-        # cross-attention, so it need not be copied between them.
+        # Number of the sentence of each entry, in the order of placement. Entries of one sentence have equal
+        # cross-attention, which need not be copied between them.
         self._sentences = np.zeros(self._batch, np.int64)
         self._placed = 0
         self._unread_steps: list[Int64] = []
-        self.binding = steps.session.io_binding()
+        self.binding = decoder_step.session.io_binding()
         self._bind()
 
     def _bind(self) -> None:
         """Bind all buffers. Cross-attention is bound when it is allocated."""
         buffers = self._buffers
-        for tensor in self._steps.graph.inputs:
+        for tensor in self._decoder_step.graph.inputs:
             if tensor.name in buffers:
                 bind(self.binding.bind_input, tensor.name, buffers[tensor.name])
-        for name, output in self._steps.graph.aliases:
+        for name, output in self._decoder_step.graph.aliases:
             bind(self.binding.bind_output, output, buffers[name])
         if "logits" in buffers:
             bind(self.binding.bind_output, "logits", buffers["logits"])
 
     @classmethod
-    def allocated(cls, steps: OrtSteps, rows: int, source: int, target: int, *, logits: bool) -> "OrtState":
+    def allocate(cls, decoder_step: OrtStep, rows: int, source: int, target: int, *, logits: bool) -> "OrtState":
         """Return a state with new buffers and finished rows. Cross-attention is allocated with the first sentences."""
         sizes = {"batch": rows, "source": source, "target": target}
-        buffers = steps.state(sizes, ["logits"] if logits else [])
+        buffers = decoder_step.new_buffers(sizes, ["logits"] if logits else [])
         buffers["finished"].fill(True)
         buffers["target_limits"].fill(1)
         if "cache_positions" in buffers:
             buffers["cache_positions"][:] = np.arange(target)
-        return cls(steps, buffers, (rows, source, target))
+        return cls(decoder_step, buffers, (rows, source, target))
 
     def place(
         self, rows: Sequence[int], memory: Buffers, memory_rows: Sequence[int], target_limits: Sequence[int]
@@ -119,17 +123,17 @@ class OrtState(DecoderState):
         if has_same_shape and row_list == list(memory_rows) == list(range(self._batch)):
             self._take_over(memory)
         else:
-            self._copy(row_list, memory, memory_rows)
-        self._token_ids[row_list], self._positions[row_list] = self._steps.tokens.bos, 0
+            self._copy_cross(row_list, memory, memory_rows)
+        self._token_ids[row_list], self._positions[row_list] = self._decoder_step.tokens.bos, 0
         self._finished[row_list], self._buffers["target_limits"][row_list] = False, target_limits
 
     def _clear(self, rows: list[int]) -> None:
         for row in rows:
-            used_length = self._used([row])
+            used_length = self._used_length([row])
             for name in filter(is_cache, self._buffers):
                 self._buffers[name][row, :, :used_length] = 0
 
-    def _used(self, rows: list[int] | slice) -> int:
+    def _used_length(self, rows: list[int] | slice) -> int:
         """Return the number of cache positions that the longest of these entries has used (the third axis)."""
         return (int(self._positions[rows].max()) + 1) * self._beams
 
@@ -138,9 +142,9 @@ class OrtState(DecoderState):
             self._buffers[name] = cross[name]
             bind(self.binding.bind_input, name, cross[name])
 
-    def _copy(self, rows: list[int], memory: Buffers, memory_rows: Sequence[int]) -> None:
+    def _copy_cross(self, rows: list[int], memory: Buffers, memory_rows: Sequence[int]) -> None:
         if "cross_bias" not in self._buffers:
-            self._take_over(self._steps.cross(self._batch, self.source))
+            self._take_over(self._decoder_step.new_cross_buffers(self._batch, self.source))
         width = memory["cross_bias"].shape[-1]
         for row, memory_row in zip(rows, memory_rows, strict=True):
             for name in memory:
@@ -155,7 +159,7 @@ class OrtState(DecoderState):
         """Advance every unfinished row by up to `count` tokens."""
         self._clean = False
         for _ in range(count):
-            run(self._steps.session, self.binding)
+            run(self._decoder_step.session, self.binding)
             self._unread_steps.append(self._token_ids.copy())
 
     def read(self) -> StepOutput:
@@ -186,39 +190,39 @@ class OrtState(DecoderState):
         """Return a new state of these rows, which may repeat; see `DecoderState.resized`."""
         return self._resize(list(rows), target)
 
-    def _resize(self, sources: list[int], target: int) -> "OrtState":
-        if sources == list(range(self._batch)):
+    def _resize(self, from_rows: list[int], target: int) -> "OrtState":
+        if from_rows == list(range(self._batch)):
             if target == self.target:
                 return self
-            return self._copied(sources, target)
-        if len(sources) > self._batch:
-            return self._copied(sources, target)
-        state = self._in_front(sources)
+            return self._copy_to_new_state(from_rows, target)
+        if len(from_rows) > self._batch:
+            return self._copy_to_new_state(from_rows, target)
+        state = self._move_to_front(from_rows)
         if target == self.target:
             return state
-        return state._copied(list(range(state._batch)), target)
+        return state._copy_to_new_state(list(range(state._batch)), target)
 
-    def _in_front(self, sources: list[int]) -> "OrtState":
+    def _move_to_front(self, from_rows: list[int]) -> "OrtState":
         """Return a state of these rows, moved to the front of the same buffers without an allocation."""
-        self._gather(sources)
-        count = len(sources)
+        self._gather(from_rows)
+        count = len(from_rows)
         front = {name: buffer if name in CONSTANTS else buffer[:count] for name, buffer in self._buffers.items()}
-        new = type(self)(self._steps, front, (count, self.source, self.target), self._beams)
+        new = type(self)(self._decoder_step, front, (count, self.source, self.target), self._beams)
         new._clean = self._clean
         new._sentences = self._sentences[:count].copy()
         new._placed = self._placed
         return new
 
-    def _gather(self, sources: list[int]) -> None:
+    def _gather(self, from_rows: list[int]) -> None:
         """Copy these rows to the first rows of the same buffers.
 
         Values of an earlier, longer sentence are overwritten as well: see `place`.
         """
-        target_rows = [index for index, row in enumerate(sources) if index != row]
-        moved_rows = [sources[index] for index in target_rows]
+        target_rows = [index for index, row in enumerate(from_rows) if index != row]
+        moved_rows = [from_rows[index] for index in target_rows]
         if not target_rows:
             return
-        used_length = self._used([*target_rows, *moved_rows])
+        used_length = self._used_length([*target_rows, *moved_rows])
         cross_pairs = [
             pair
             for pair in zip(target_rows, moved_rows, strict=True)
@@ -234,20 +238,20 @@ class OrtState(DecoderState):
                 buffer[target_rows] = buffer[moved_rows]
         self._sentences[target_rows] = self._sentences[moved_rows]
 
-    def _allocated(self, count: int, target: int) -> "OrtState":
+    def _allocate_like_this(self, count: int, target: int) -> "OrtState":
         """Return a new state of this number of entries, with the same outputs."""
-        return self.allocated(self._steps, count, self.source, target, logits="logits" in self._buffers)
+        return self.allocate(self._decoder_step, count, self.source, target, logits="logits" in self._buffers)
 
-    def _copied(self, sources: list[int], target: int) -> "OrtState":
+    def _copy_to_new_state(self, from_rows: list[int], target: int) -> "OrtState":
         """Return these rows in new buffers. If they are all rows in order, cross-attention is not copied."""
-        new = self._allocated(len(sources), target)
-        selected: slice | list[int] = sources
-        if sources == list(range(self._batch)):
+        new = self._allocate_like_this(len(from_rows), target)
+        selected: slice | list[int] = from_rows
+        if from_rows == list(range(self._batch)):
             selected = slice(None)  # with a list of rows, numpy would make a temporary copy
             new._take_over(self._buffers)
         elif "cross_bias" in self._buffers:
-            new._take_over(self._steps.cross(len(sources), self.source))
-        used_length = min(self._used(slice(None)), min(self.target, target) * self._beams)
+            new._take_over(self._decoder_step.new_cross_buffers(len(from_rows), self.source))
+        used_length = min(self._used_length(slice(None)), min(self.target, target) * self._beams)
         for name, buffer in self._buffers.items():
             if is_cache(name):
                 new._buffers[name][:, :, :used_length] = buffer[selected, :, :used_length]

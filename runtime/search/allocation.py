@@ -1,4 +1,7 @@
-"""Allocation of the state of a batch. If there is not enough memory, the error names the batch size that fits."""
+"""Allocation of the state of a batch.
+
+If there is not enough memory for several rows per sentence, the error names a smaller size that fits, found by halving.
+"""
 
 from txport.runtime.engine import DecoderState, Engine
 from txport.runtime.errors import ResourceError
@@ -9,7 +12,7 @@ def allocate(engine: Engine, sizes: tuple[int, int, int, int], logits: bool, top
 
     Args:
         engine: the engine that runs the model.
-        sizes: number of sentences, rows of each, source length and target length.
+        sizes: number of sentences, rows per sentence, source length and target length.
         logits: whether logits will be read.
         top: maximum number of candidates that will be read.
 

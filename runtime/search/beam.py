@@ -195,7 +195,7 @@ class BeamSearch:
         past_prefix = {index: slot for index, slot in active.items() if slot.length >= len(slot.request.prefix)}
         if not past_prefix:
             return {index: [] for index in active}
-        ids, scores = self._scored(state, past_prefix)
+        ids, scores = self._score_rows(state, past_prefix)
         totals = np.full(ids.shape, -np.inf)
         for index, slot in past_prefix.items():
             rows = slice(index * self.rows, index * self.rows + len(slot.running))
@@ -214,7 +214,7 @@ class BeamSearch:
 
         return {index: of_slot(index) if index in past_prefix else [] for index in active}
 
-    def _scored(self, state: DecoderState, slots: Mapping[int, BeamSlot]) -> tuple[Int64, Float64]:
+    def _score_rows(self, state: DecoderState, slots: Mapping[int, BeamSlot]) -> tuple[Int64, Float64]:
         """Return ids `[rows, k]` and log-probabilities `[rows, k]` of the best tokens; undefined for empty rows."""
         # Scores of a sentence must not depend on other sentences of its batch, not even in the last digit.
         ids = np.zeros((state.rows, self.top), np.int64)

@@ -121,7 +121,7 @@ class Forks:
         token = forced_token(slot)
         if token is not None:
             return [token]
-        scores = self._constrained(logits, slot)
+        scores = self._constrain(logits, slot)
         return [token for token in best_ids(scores, self.rows).tolist() if scores[token] > -np.inf]
 
     def _sample(self, logits: Float32, answer: Slot, number: int) -> int:
@@ -130,9 +130,9 @@ class Forks:
         token = forced_token(answer)
         if token is not None:
             return token
-        return draw(self._constrained(logits, answer), self._sampling, answer.request.key, number, answer.length)
+        return draw(self._constrain(logits, answer), self._sampling, answer.request.key, number, answer.length)
 
-    def _constrained(self, logits: Float32, answer: Slot) -> Float32:
+    def _constrain(self, logits: Float32, answer: Slot) -> Float32:
         """Return a copy of the logits after the rules."""
         scores = logits.copy()
         self._constraints.apply(scores, answer.ids, answer.request)

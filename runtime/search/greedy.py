@@ -91,7 +91,7 @@ class Greedy:
 
     def _changes(self, slot: Slot, token: int) -> bool:
         """Return whether the rules may choose another token than the best one."""
-        return self._constraints.penalises or token in self._constraints.banned(slot.ids, slot.request)
+        return self._constraints.penalises or token in self._constraints.banned_ids(slot.ids, slot.request)
 
     def _best(self, logits: Float32, slot: Slot) -> int:
         """Return the best token of `[vocabulary]` logits after the rules; of equal scores the first, as with ArgMax."""

@@ -39,7 +39,7 @@ class Constraints:
         self._phrases = [list(word) for word in words if len(word) > 1]
         self.penalises = rules.repetition_penalty != 1
 
-    def banned(self, generated: Sequence[int], request: Request) -> set[int]:
+    def banned_ids(self, generated: Sequence[int], request: Request) -> set[int]:
         """Return the ids that must not follow the ids `generated` so far (with the prefix, without bos)."""
         ids = [self._bos, *generated]
         banned = {*self._never, *_repeats(ids, self._rules.no_repeat_ngram)}
@@ -62,7 +62,7 @@ class Constraints:
             repeated = np.unique([self._bos, *generated])
             penalty = scores.dtype.type(self._rules.repetition_penalty)
             scores[repeated] = np.where(scores[repeated] < 0, scores[repeated] * penalty, scores[repeated] / penalty)
-        scores[list(self.banned(generated, request))] = -np.inf
+        scores[list(self.banned_ids(generated, request))] = -np.inf
         if scores.max() == -np.inf:
             scores[self._eos] = 0
 

@@ -48,7 +48,7 @@ class Inner(Protocol):
     def split_without_prefix(self, text: str) -> list[str]:
         """Return the pieces of text that continues a word."""
 
-    def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
+    def locate_without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
         """Return the same as `locate` for text that continues a word."""
 
     def normalised(self, text: str) -> Normalised | None:
@@ -220,7 +220,7 @@ class WithAdded:
         """Return the ids of a part, and the character span of each id in the part."""
         if part.token is not None:
             return [part.token.id], [(0, len(part.text))]
-        ids, spans = (self._inner.without_prefix if self._continues(part) else self._inner.locate)(part.text)
+        ids, spans = (self._inner.locate_without_prefix if self._continues(part) else self._inner.locate)(part.text)
         space = self._space_after(part, following)
         return [*ids, *space], [*spans, *[(len(part.text.rstrip()), len(part.text))] * len(space)]
 

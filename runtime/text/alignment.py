@@ -50,7 +50,7 @@ class Alignment:
         return " ".join(f"{source}-{target}" for source, target in self.words)
 
 
-def averaged(cross: Float32, heads: Sequence[tuple[int, int]]) -> Float32:
+def average_heads(cross: Float32, heads: Sequence[tuple[int, int]]) -> Float32:
     """Return the average of the heads that align: float32 `[layers, heads, t, s]` -> `[t, s]`.
 
     Args:
@@ -70,7 +70,7 @@ def align_tokens(attention: Float32, candidates: Sequence[int], aligned: Collect
     """Return the candidate with the most attention for each row of `[t, s]`, the first one if several are equal.
 
     Args:
-        attention: see `averaged`.
+        attention: see `average_heads`.
         candidates: the source positions to choose from.
         aligned: the rows to align; the result of other rows is None.
     """
@@ -101,7 +101,7 @@ def words_of(text: str) -> list[Span]:
     return words
 
 
-def stripped(span: Span, text: str) -> Span:
+def strip_span(span: Span, text: str) -> Span:
     """Return a span without surrounding white space. A span of white space only becomes empty, at its end."""
     start, end = span
     while start < end and text[start].isspace():

@@ -1,4 +1,8 @@
-"""The model of one side of a tokenizer: SentencePiece, the `tokenizers` library, or bytes."""
+"""Conversion of text to ids and back for one language side (source or target).
+
+A side is a SentencePiece model, a tokenizer.json of the library `tokenizers`, or bytes. Language tokens and eos around
+the ids are added elsewhere (`txport.runtime.text.affixes`).
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +22,7 @@ from txport.runtime.text.expression_rules import SlowExpression, check_expressio
 from txport.runtime.text.pieces import LocatedPiece, read_pieces
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
 from txport.runtime.text.unigram import Unigram, library_sums, other_unigram
-from txport.runtime.text.unknown import blocks, located, shortened
+from txport.runtime.text.unknown import blocks, restore_spans, shorten_runs
 from txport.runtime.text.vocabulary import Vocabulary
 
 # Pieces of the source that replace ids of a translation, by position.
@@ -27,7 +31,7 @@ NO_COPIES: Copies = {}
 
 
 class TokenizerSide(Protocol):
-    """The model of one side: text to ids and back, without affixes."""
+    """Converter of text to ids and back for one language side, without language tokens and eos (affixes)."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text alone. Unpaired surrogates count as unseen characters."""
@@ -50,13 +54,14 @@ class TokenizerSide(Protocol):
         return self.decode(ids)
 
 
-class Pieces(TokenizerSide):
+class SentencePieceSide(TokenizerSide):
     """A SentencePiece model (Kudo and Richardson 2018, arXiv:1808.06226), whose ids may be reordered by a vocabulary.
 
     Args:
         model: the file.
         vocabulary: the order of the ids; None for that of the model file.
-        sums: the arithmetic of a unigram model; None for that of the installed library.
+        sums: whether a unigram model sums scores in float32 or float64, which can change the segmentation; None for the
+            precision of the installed library.
 
     Raises:
         BundleError: the file is missing or is not a SentencePiece model.
@@ -69,7 +74,7 @@ class Pieces(TokenizerSide):
         self.size = int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
-        text, _ = shortened(_valid(text), self._is_unknown)
+        text, _ = shorten_runs(_valid(text), self._is_unknown)
         if (pieces := self._segmented(text)) is not None:
             return self._ids(pieces)
         if self._vocabulary is None:
@@ -79,9 +84,9 @@ class Pieces(TokenizerSide):
         return self._vocabulary.ids(pieces)
 
     def locate(self, text: str) -> tuple[list[int], list[Span]]:
-        text, gaps = shortened(_valid(text), self._is_unknown)
+        text, gaps = shorten_runs(_valid(text), self._is_unknown)
         pieces = self._pieces(text)
-        return self._ids(pieces), located([(piece.begin, piece.end) for piece in pieces], gaps)
+        return self._ids(pieces), restore_spans([(piece.begin, piece.end) for piece in pieces], gaps)
 
     def _pieces(self, text: str) -> list[LocatedPiece]:
         if (pieces := self._segmented(text)) is not None:
@@ -89,7 +94,7 @@ class Pieces(TokenizerSide):
         return _located_pieces(self._processor, text)
 
     def _segmented(self, text: str) -> list[LocatedPiece] | None:
-        """Return the pieces of a text that the library's arithmetic may segment otherwise; None for other texts."""
+        """Return the pieces of a text; None if both precisions of the sums of scores give the same segmentation."""
         if self._unigram is None:
             return None
         normal, places = self._processor.normalize(text, with_offsets=True)
@@ -109,7 +114,8 @@ class Pieces(TokenizerSide):
     def _is_unknown(self, text: str) -> bool:
         """Return whether the model converts a text to one unknown piece, after the marker of a word.
 
-        The text is encoded twice in a row, because the model removes white space at the ends of a text.
+        The doubled text is encoded. The model would remove characters at the ends of the text that it normalises to
+        white space; in the middle of the doubled text they are kept.
         """
         ids = self._processor.encode(text * 2, out_type=int)
         return ids[-1:] == [self._processor.unk_id()] and ids[:-1] in ([], [self._processor.piece_to_id(WORD)])
@@ -127,9 +133,9 @@ class Pieces(TokenizerSide):
 
     def split(self, text: str) -> list[str]:
         full_text = _valid(text)
-        text, gaps = shortened(full_text, self._is_unknown)
+        text, gaps = shorten_runs(full_text, self._is_unknown)
         pieces = self._pieces(text)
-        spans = located([(piece.begin, piece.end) for piece in pieces], gaps)
+        spans = restore_spans([(piece.begin, piece.end) for piece in pieces], gaps)
         split = []
         for piece, (begin, end) in zip(pieces, spans, strict=True):
             piece_text = piece.text
@@ -164,18 +170,18 @@ class Pieces(TokenizerSide):
                 return str(self._processor.id_to_piece(token))
         return "".join(self._vocabulary.pieces([token])) or None
 
-    def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
-        """Encode as `locate` does, for text that continues a word."""
+    def locate_without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
+        """Encode as `locate` does, without the space that SentencePiece puts in front of a text."""
         return self._continuing.locate(text)
 
     def split_without_prefix(self, text: str) -> list[str]:
-        """Return pieces as `split` does, for text that continues a word."""
+        """Return pieces as `split` does, without the space that SentencePiece puts in front of a text."""
         return self._continuing.split(text)
 
     def normalised(self, text: str) -> Normalised | None:
         """Return the normalised text, without the space that the model adds in front; None without normalisation."""
         if self._normalises:
-            return _normalised(self._processor, _valid(text))
+            return _normalise(self._processor, _valid(text))
         return None
 
     def space(self) -> list[int]:
@@ -186,12 +192,12 @@ class Pieces(TokenizerSide):
 
     @cached_property
     def _normalises(self) -> bool:
-        """True if there are rules of normalisation."""
+        """True if the model has rules of normalisation."""
         specs = [content for number, content, _ in fields(self._processor.serialized_model_proto()) if number == 3]
         return any(number == 2 and content for spec in specs for number, content, _ in fields(spec))
 
     @cached_property
-    def _continuing(self) -> "Pieces":
+    def _continuing(self) -> "SentencePieceSide":
         """The same model without the space that it adds in front of a text."""
         # Protocol Buffers merges the fields of a repeated message, so NormalizerSpec.add_dummy_prefix becomes false.
         data = self._processor.serialized_model_proto() + field(3, number_field(3, 0))
@@ -200,8 +206,8 @@ class Pieces(TokenizerSide):
         return continuing
 
 
-def _normalised(processor: sentencepiece.SentencePieceProcessor, text: str) -> Normalised:
-    """Normalise a text, long runs in blocks."""
+def _normalise(processor: sentencepiece.SentencePieceProcessor, text: str) -> Normalised:
+    """Normalise a text. Runs of many characters without white space are normalised block by block."""
     spans = list(blocks(text, lambda part: _normalised_block(processor, part).text))
     parts = [_normalised_block(processor, text[start:end]) for start, end in spans]
     offsets = [start + offset for (start, _), part in zip(spans, parts, strict=True) for offset in part.offsets[:-1]]
@@ -223,12 +229,12 @@ def _normalised_block(processor: sentencepiece.SentencePieceProcessor, text: str
             part = text[piece.begin : piece.end]
         else:
             part = piece.text.replace(WORD, " ")
-        # Counted from the end, since the space that the model adds in front has no character in the text.
+        # Offsets count from the end of the piece, since the space that SentencePiece puts in front is not in the text.
         offsets += [max(piece.begin, piece.end - len(part) + i) for i in range(len(part))]
         parts.append(part)
     joined_text = "".join(parts)
     skipped = len(joined_text) - len(joined_text.lstrip(" "))
-    # The model drops white space at both ends. Restore it; a text of white space only gets one space.
+    # The model removes white space at both ends, so it is restored here. A text of only white space becomes one space.
     before = text[:1].isspace()
     after = text[-1:].isspace() and not text.isspace()
     end = len(text.rstrip())
@@ -238,7 +244,7 @@ def _normalised_block(processor: sentencepiece.SentencePieceProcessor, text: str
     )
 
 
-class FromTokenizers(TokenizerSide):
+class TokenizersSide(TokenizerSide):
     """A tokenizer.json of the library `tokenizers`, without the special tokens that the library would add.
 
     Raises:
@@ -304,7 +310,7 @@ class Bytes(TokenizerSide):
             return f"<0x{byte:02X}>"
         return None
 
-    def without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
+    def locate_without_prefix(self, text: str) -> tuple[list[int], list[Span]]:
         """Encode as `locate` does: bytes have no prefix."""
         return self.locate(text)
 

@@ -16,7 +16,7 @@ from txport.runtime.errors import BundleError, InputError
 from txport.runtime.text.added_tokens import WithAdded
 from txport.runtime.text.affixes import Affixes, affixes, split_marker, with_unknown_target
 from txport.runtime.text.alignment import Span
-from txport.runtime.text.sides import NO_COPIES, Bytes, Copies, FromTokenizers, Pieces, TokenizerSide
+from txport.runtime.text.sides import NO_COPIES, Bytes, Copies, SentencePieceSide, TokenizerSide, TokenizersSide
 from txport.runtime.text.vocabulary import load_vocabulary
 
 
@@ -185,11 +185,11 @@ class SentencePieceTokenizer(TextTokenizer):
     """
 
     def __init__(self, source: Path, target: Path | None = None, *, eos: int, sums: ScoreSums | None = None) -> None:
-        pieces = Pieces(source, None, sums)
+        pieces = SentencePieceSide(source, None, sums)
         if target is None or target == source:
             target_pieces = pieces
         else:
-            target_pieces = Pieces(target, None, sums)
+            target_pieces = SentencePieceSide(target, None, sums)
         super().__init__(pieces, target_pieces, plain(source.name, (target or source).name, eos), 0)
         self.source_size = pieces.size
         self.target_size = target_pieces.size
@@ -267,7 +267,7 @@ def open_tokenizer(
     return TextTokenizer(source, target, description, unk)
 
 
-def _with_added(side: Pieces | Bytes, description: TokenizerDescription, *, decodes: bool) -> TokenizerSide:
+def _with_added(side: SentencePieceSide | Bytes, description: TokenizerDescription, *, decodes: bool) -> TokenizerSide:
     if description.added is None:
         return side
     return WithAdded(side, description.added, decodes)
@@ -278,13 +278,13 @@ def _side(
 ) -> TokenizerSide:
     path = bundle / files.model
     if description.kind == "sentencepiece" and files.vocabulary is not None:
-        pieces = Pieces(path, load_vocabulary(bundle / files.vocabulary, size, unk), description.score_sums)
+        pieces = SentencePieceSide(path, load_vocabulary(bundle / files.vocabulary, size, unk), description.score_sums)
         return _with_added(pieces, description, decodes=True)
-    side: FromTokenizers | Pieces
+    side: TokenizersSide | SentencePieceSide
     if description.kind == "tokenizers":
-        side = FromTokenizers(path)
+        side = TokenizersSide(path)
     else:
-        side = Pieces(path, None, description.score_sums)
+        side = SentencePieceSide(path, None, description.score_sums)
     # A smaller tokenizer is possible: many models pad their vocabulary to a round number of rows.
     if side.size > size:
         raise BundleError(

@@ -1,7 +1,7 @@
 """Segmentation by a unigram model (Kudo 2018, arXiv:1804.10959) as one version of SentencePiece computes it.
 
 Versions up to 0.2.1 compare sums of scores in float64 with the best sum so far, which is stored in float32. Versions
-from 0.2.2 on compare float32 with float32, and score user-defined pieces otherwise. So they choose differently among
+from 0.2.2 on compare float32 with float32, and score user-defined pieces differently. So they choose differently among
 segmentations of equal score ("000" as 00 0 or 0 00). A bundle's manifest contains the arithmetic of its exporter. If
 the installed library has the other one, texts that may have such segmentations are segmented here, exactly as there.
 """
@@ -230,9 +230,10 @@ class Unigram:
 
 @cache
 def library_sums() -> ScoreSums:
-    """Return the arithmetic of the installed library, from a model whose segmentations differ by less than float32 has.
+    """Return the precision in which the installed library sums scores.
 
-    For "ab", a and b together are better than ab by 2**-25, which float32 rounds to 0.
+    The library encodes "ab" by a model in which the pieces a and b are together better than ab by 2**-25. In float32
+    this difference is rounded to 0.
     """
     scores = {"ab": -1.0, "a": -0.5, "b": -0.5 + 2.0**-25}
     pieces = [field(1, b"<unk>") + number_field(3, _UNKNOWN)]
@@ -245,11 +246,11 @@ def library_sums() -> ScoreSums:
 
 
 def other_unigram(model: bytes, sums: ScoreSums) -> Unigram | None:
-    """Return what segments texts in an arithmetic that the installed library does not have; None if it has it.
+    """Return a unigram model that sums scores in `sums`; None if the installed library does this itself.
 
     Args:
         model: the bytes of a SentencePiece model that passes `check_sentencepiece`.
-        sums: the arithmetic. Only unigram models depend on it.
+        sums: precision of the sums of scores. Only unigram models depend on it.
     """
     if sums == library_sums():
         return None

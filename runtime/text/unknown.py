@@ -20,7 +20,7 @@ _RUN = re.compile(rf"\S{{{MIN_RUN},}}")
 Gap = tuple[int, int]
 
 
-def shortened(text: str, is_unknown: Callable[[str], bool]) -> tuple[str, list[Gap]]:
+def shorten_runs(text: str, is_unknown: Callable[[str], bool]) -> tuple[str, list[Gap]]:
     """Remove the middle of long runs of unknown characters.
 
     Args:
@@ -60,7 +60,7 @@ def _cuts(text: str, first: int, last: int, is_unknown: Callable[[str], bool]) -
     return cuts
 
 
-def located(spans: list[Span], gaps: list[Gap]) -> list[Span]:
+def restore_spans(spans: list[Span], gaps: list[Gap]) -> list[Span]:
     """Convert spans of a shortened text to spans of the whole text."""
     if not gaps:
         return spans

@@ -39,18 +39,18 @@ def test_the_schedules_are_those_of_the_paper(step: int, steps: float, least: fl
         "inverse_sigmoid": lambda: steps / (steps + np.exp(i / np.longdouble(steps))),
     }
     expected = 1.0 if i < 0 else max(least, float(paper[kind]()))
-    assert Schedule(kind, start, least, steps).true_token(step) == pytest.approx(expected, abs=1e-9)  # type: ignore[arg-type]
+    assert Schedule(kind, start, least, steps).true_token_probability(step) == pytest.approx(expected, abs=1e-9)  # type: ignore[arg-type]
 
 
 @given(half=st.floats(3, 1e6), kind=st.sampled_from(KINDS))
 def test_one_half_after_half(half: float, kind: str) -> None:
     schedule = Schedule(kind, steps=time_constant(kind, half))  # type: ignore[arg-type]
-    low, high = (schedule.true_token(round(step)) for step in (1.1 * half + 1, 0.9 * half - 1))
+    low, high = (schedule.true_token_probability(round(step)) for step in (1.1 * half + 1, 0.9 * half - 1))
     assert low <= 0.5 <= high
 
 
 def test_without_a_schedule_every_token_is_true() -> None:
-    assert {Schedule().true_token(step) for step in range(0, 10_000, 77)} == {1.0}
+    assert {Schedule().true_token_probability(step) for step in range(0, 10_000, 77)} == {1.0}
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,8 @@ def test_probability_one_computes_nothing(
     model: Transformer, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 ) -> None:
     before = torch.random.get_rng_state()
-    assert mixed_inputs(model, *batch, true_token=1.0, seed=1) is batch[0]
-    assert mixed_inputs(model, *batch, true_token=0.5, seed=1) is not batch[0]
+    assert mixed_inputs(model, *batch, true_token_probability=1.0, seed=1) is batch[0]
+    assert mixed_inputs(model, *batch, true_token_probability=0.5, seed=1) is not batch[0]
     assert torch.equal(torch.random.get_rng_state(), before), "dropout draws what it would have drawn without"
 
 

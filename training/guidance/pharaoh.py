@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 from txport.runtime.errors import InputError
-from txport.runtime.text.alignment import stripped, words_of
+from txport.runtime.text.alignment import strip_span, words_of
 from txport.runtime.text.tokenizer import TextTokenizer
 
 # Positions in source and target: int32 `[n, 2]`.
@@ -85,7 +85,7 @@ def by_pair(
 def _pieces(text: str, spans: Sequence[tuple[int, int]]) -> list[list[int]]:
     """Return the pieces of each word. A piece without characters belongs to the next word, if there is one."""
     words = words_of(text)
-    starts = [stripped(span, text)[0] for span in spans]
+    starts = [strip_span(span, text)[0] for span in spans]
     pieces: list[list[int]] = [[] for _ in words]
     for piece, word in enumerate(np.searchsorted([end for _, end in words], starts, side="right").tolist()):
         if word < len(words):

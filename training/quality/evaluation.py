@@ -109,7 +109,7 @@ def answers(
     """
     model = ModelFacts(engine.tokens, engine.vocabulary)
     call = Call.of(tokenizer, engine.limits, Options(max_length=max_length, beam=beam), ignore_warnings, model)
-    numbered = [(_encoded(call, text, number), number) for number, text in enumerate(sentences)]
+    numbered = [(_sentence_of(call, text, number), number) for number, text in enumerate(sentences)]
     # Sentences of similar lengths share a batch, and need little padding.
     numbered.sort(key=lambda each: 0 if each[0] is None else -len(each[0].request.source_ids))
     results = [PlainTranslation("")] * len(numbered)
@@ -148,7 +148,7 @@ def check_inputs(model: Path, sentences: Sequence[str], name: str) -> None:
         raise InputError(f"{model} reads {kinds[size]}, but {name} has {kinds[other.pop()]}: give another test set")
 
 
-def _encoded(call: Call, text: str, number: int) -> Sentence | None:
+def _sentence_of(call: Call, text: str, number: int) -> Sentence | None:
     """Return the request for a text or a recording."""
     if isinstance(text, Recording):
         return call.of_ids(text.vectors[: call.limits.source], number + 1)

@@ -35,7 +35,7 @@ class DivergenceCheck(Callback):
 
     def _check(self, trainer: Trainer, quantity: str, value: float) -> None:
         if not _on_all(trainer, math.isfinite(value)):
-            raise _diverged(trainer, self._interruption, quantity, value)
+            raise _divergence_error(trainer, self._interruption, quantity, value)
 
 
 def check_weights(trainer: Trainer, interruption: Interruption) -> None:
@@ -46,7 +46,7 @@ def check_weights(trainer: Trainer, interruption: Interruption) -> None:
     """
     finite = all(bool(torch.isfinite(each).all()) for each in trainer.lightning_module.parameters())
     if not _on_all(trainer, finite):
-        raise _diverged(trainer, interruption, f"a weight after step {trainer.global_step}", math.nan)
+        raise _divergence_error(trainer, interruption, f"a weight after step {trainer.global_step}", math.nan)
 
 
 def _on_all(trainer: Trainer, is_finite: bool) -> bool:
@@ -56,7 +56,7 @@ def _on_all(trainer: Trainer, is_finite: bool) -> bool:
     return is_finite
 
 
-def _diverged(trainer: Trainer, interruption: Interruption, quantity: str, value: float) -> BaseException:
+def _divergence_error(trainer: Trainer, interruption: Interruption, quantity: str, value: float) -> BaseException:
     if math.isinf(value):
         name = "is infinite"
     else:

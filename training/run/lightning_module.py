@@ -20,7 +20,7 @@ from txport.training.guidance.guided_attention import average_of_heads, cross_at
 from txport.training.loss import logits_at, smoothed_cross_entropy
 from txport.training.options import TrainingOptions
 from txport.training.quality.evaluation import Scores, score
-from txport.training.recipe import fitted_value
+from txport.training.recipe import require_fitted
 from txport.training.run.clock import Clock
 from txport.training.run.decoding import Watch, decode
 from txport.training.run.schedule import SCHEDULES, cooldown
@@ -59,8 +59,9 @@ class TranslationModule(LightningModule):
         self.validation = validation
         self.clock = clock
         self._watch = watch
-        self._validating = 0.0
-        # As in other toolkits, padding gets no gradient. Marian's decoder starts with padding, whose embedding is 0.
+        self._validation_start = 0.0
+        # As in other toolkits, padding gets no gradient. Models from Marian start decoding with the padding id, whose
+        # embedding must therefore stay 0.
         for embedding in (layer for layer in model.inputs if isinstance(layer, Embedding)):
             embedding.tokens.padding_idx = model.config.pad_id
         self._sampling = Schedule(
@@ -97,14 +98,14 @@ class TranslationModule(LightningModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
-        """Set the learning rate. Seed dropout by the step, so that a resumed run has the same random numbers."""
+        """Set the learning rate, and seed dropout by epoch, batch and process, so that a resumed run repeats it."""
         options = self.options
         step = self.global_step
         progress = self.progress()
         rate = SCHEDULES[options.schedule](
-            step + 1, fitted_value(options.learning_rate), fitted_value(options.warmup_steps)
+            step + 1, require_fitted(options.learning_rate), require_fitted(options.warmup_steps)
         )
-        rate *= cooldown(progress, fitted_value(options.cooldown))
+        rate *= cooldown(progress, require_fitted(options.cooldown))
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate
         torch.manual_seed(self._seed(batch_idx))
@@ -112,22 +113,23 @@ class TranslationModule(LightningModule):
 
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
         """Return the mean smoothed cross-entropy of a batch, in nats per token, plus the loss of guided attention."""
-        true_token = self._sampling.true_token(self.global_step)
+        probability = self._sampling.true_token_probability(self.global_step)
         if self._sampling.kind != "none":
-            self.log("true_token", true_token)
-        loss = self.loss(batch, self.options.label_smoothing, true_token, self._seed(batch_idx) + 1)
+            self.log("true_token_probability", probability)
+        loss = self.loss(batch, self.options.label_smoothing, probability, self._seed(batch_idx) + 1)
         self.log("training/loss", loss)
         return loss
 
     def validation_step(self, batch: TrainingBatch, batch_idx: int) -> None:
         """Log the cross-entropy without smoothing, which is comparable between runs."""
         tokens = int((batch.target_ids[:, 1:] != self.model.config.pad_id).sum())
-        # Multiplied by the devices, since Lightning rounds the mean of their sums of weights down to an integer.
+        # Lightning averages the sums of these weights over the devices, and rounds the average down to an integer.
+        # Times the number of devices, nothing is lost.
         weight = tokens * self.trainer.world_size
         self.log("validation/loss", self.loss(batch, 0.0), batch_size=weight, sync_dist=True)
 
     def on_validation_start(self) -> None:
-        self._validating = time.monotonic()
+        self._validation_start = time.monotonic()
 
     def on_validation_epoch_end(self) -> None:
         """Decode with the runtime's search loop, a share of the sentences on each device, and compute scores of all."""
@@ -137,7 +139,7 @@ class TranslationModule(LightningModule):
         with whole_weights(self.trainer):
             hypotheses = self._decode([source for source, _ in self.validation])
         now = time.monotonic()
-        self.clock.reserve_for(now - self._validating, now - started)
+        self.clock.reserve_for(now - self._validation_start, now - started)
         self.scores = score(hypotheses, [target for _, target in self.validation])
         self.example = (self.validation[0][0], hypotheses[0])
         figures = {"exact": self.scores.exact, "bleu": self.scores.bleu, "chrf": self.scores.chrf}
@@ -150,16 +152,18 @@ class TranslationModule(LightningModule):
         self.clock.before = float(checkpoint["txport_seconds"])
 
     def _seed(self, batch_idx: int) -> int:
-        """Return the seed of a step, which is the same when the step is repeated after an interruption."""
+        """Return the seed of one batch in this process: the same again if an interrupted run repeats the batch."""
         return hash((self.options.seed, self.trainer.current_epoch, batch_idx, self.global_rank))
 
-    def loss(self, batch: TrainingBatch, smoothing: float, true_token: float = 1.0, seed: int = 0) -> Tensor:
+    def loss(
+        self, batch: TrainingBatch, smoothing: float, true_token_probability: float = 1.0, seed: int = 0
+    ) -> Tensor:
         """Return the mean cross-entropy of a batch, in nats per token, plus the loss of guided attention.
 
         Args:
             batch: of any size.
             smoothing: see `smoothed_cross_entropy`.
-            true_token, seed: see `mixed_inputs`.
+            true_token_probability, seed: see `mixed_inputs`.
         """
         config = self.model.config
         # Lengths are computed from the labels, since inputs may contain padding ids: Marian's decoder starts with one.
@@ -170,11 +174,17 @@ class TranslationModule(LightningModule):
             recorded_weights(cross_attentions(self.model) if batch.guide is not None else ()) as weights,
         ):
             memory = self.model.encode(batch.source_ids, batch.source_lengths)
-            read = mixed_inputs(
-                self.model, batch.target_ids[:, :-1], memory, batch.source_lengths, true_token, seed, batch.source_ids
+            decoder_inputs = mixed_inputs(
+                self.model,
+                batch.target_ids[:, :-1],
+                memory,
+                batch.source_lengths,
+                true_token_probability,
+                seed,
+                batch.source_ids,
             )
-            logits = logits_at(is_target, self.model, read, memory, batch.source_lengths, batch.source_ids)
-        # Banned ids are found from the bias of the projection, so they are the same for every token.
+            logits = logits_at(is_target, self.model, decoder_inputs, memory, batch.source_lengths, batch.source_ids)
+        # The bias of the projection bans ids: their logits are very low at every position, so one position shows them.
         if config.projection_bias:
             banned = logits[0].detach() < BANNED / 2
         else:

@@ -41,15 +41,15 @@ class StateSaver(Checkpoint):
         self._step = self._interruption.step = trainer.global_step
         if validation_is_due(trainer):  # a run resumed from this state would skip the validation
             return
-        stop = self._agreed(trainer, self._interruption.received is not None)
-        if stop or self._agreed(trainer, time.monotonic() >= self._next) or _last(trainer):
+        stop = self._any_process_wants(trainer, self._interruption.received is not None)
+        if stop or self._any_process_wants(trainer, time.monotonic() >= self._next) or _last(trainer):
             self._save(trainer)
         if stop:
             raise self._interruption.error()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._save(trainer)
-        if self._agreed(trainer, self._interruption.received is not None):
+        if self._any_process_wants(trainer, self._interruption.received is not None):
             raise self._interruption.error()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -63,7 +63,7 @@ class StateSaver(Checkpoint):
         self._next = time.monotonic() + max(SAVE_EVERY, 50 * (time.monotonic() - start))
 
     @staticmethod
-    def _agreed(trainer: Trainer, decision: bool) -> bool:
+    def _any_process_wants(trainer: Trainer, decision: bool) -> bool:
         """Return whether any device wants to save, since all devices must save together."""
         if trainer.world_size > 1:
             return trainer.strategy.reduce_boolean_decision(decision, all=False)

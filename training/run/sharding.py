@@ -39,13 +39,13 @@ class Sharded(FSDPStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         if not self._on_cpu:
             return super().lightning_module_state_dict()
-        with self._gathered():
+        with self._gather_weights():
             return self.wrapped.state_dict()
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Tensor]:
         if not self._on_cpu:
             return super().optimizer_state(optimizer)
-        with self._gathered():
+        with self._gather_weights():
             state = FullyShardedDataParallel.optim_state_dict(self.wrapped, getattr(optimizer, "_optimizer", optimizer))
             return FullyShardedDataParallel.rekey_optim_state_dict(state, OptimStateKeyType.PARAM_ID, self.wrapped)
 
@@ -59,7 +59,7 @@ class Sharded(FSDPStrategy):
         assert isinstance(self.model, FullyShardedDataParallel)
         return self.model
 
-    def _gathered(self) -> AbstractContextManager[Any]:
+    def _gather_weights(self) -> AbstractContextManager[Any]:
         return FullyShardedDataParallel.state_dict_type(
             self.wrapped,
             StateDictType.FULL_STATE_DICT,

@@ -11,7 +11,7 @@ from txport.runtime.console.words import plural
 from txport.runtime.engine import Engine, Int64
 from txport.runtime.errors import InputError
 from txport.runtime.libraries import needs
-from txport.runtime.text.alignment import align_tokens, averaged
+from txport.runtime.text.alignment import align_tokens, average_heads
 from txport.runtime.text.lines import read_lines
 from txport.runtime.text.tokenizer import TextTokenizer
 from txport.training.guidance.pharaoh import piece_links, read_links
@@ -96,7 +96,7 @@ def by_attention(
             target_steps = range(len(sentence.request.prefix), len(ids) - 1)
             source_positions = list(range(sentence.first, sentence.last))
             aligned_sources = align_tokens(
-                averaged(reading.cross, manifest.alignment_heads), source_positions, target_steps
+                average_heads(reading.cross, manifest.alignment_heads), source_positions, target_steps
             )
             aligned = [(source, ids[step]) for step, source in enumerate(aligned_sources) if source is not None]
             links.add([sources[index][source] for source, _ in aligned], [target for _, target in aligned])

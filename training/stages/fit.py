@@ -18,7 +18,7 @@ from txport.training.batching import Loader, TokenBatches
 from txport.training.examples import Examples
 from txport.training.guidance.guided_attention import choose_guide
 from txport.training.options import TrainingOptions
-from txport.training.recipe import fitted_value
+from txport.training.recipe import require_fitted
 from txport.training.run.agreement import CorpusAgreement, lost_process
 from txport.training.run.averaging import LastValidations, average_weights
 from txport.training.run.clock import Clock
@@ -63,7 +63,7 @@ def fit_model(run: Run, clock: Clock, progress: RunProgress, interruption: Inter
     torch.manual_seed(options.seed)
     model = run.model()
     freeze(model, options.freeze)
-    validation = run.corpus.validation[: fitted_value(options.validation_sentences)]
+    validation = run.corpus.validation[: require_fitted(options.validation_sentences)]
     clock.test = len(sampled_pairs(run.corpus.test, options.max_minutes)) / len(validation)
     module = TranslationModule(model, options, run.tokenizer, validation, clock, progress.watch("validating"))
     if options.max_steps == 0 and not run.resumed:
@@ -110,7 +110,7 @@ def _fit(trainer: Trainer, module: TranslationModule, examples: Examples, held_o
     state = run.directory.last
     rank = trainer.global_rank
     world = trainer.world_size
-    batch_tokens = fitted_value(options.batch_tokens)
+    batch_tokens = require_fitted(options.batch_tokens)
     loaders = [
         Loader(
             examples,

@@ -17,7 +17,7 @@ from txport.runtime.text.tokenizer import SentencePieceTokenizer, TextTokenizer
 from txport.training import corpora
 from txport.training.corpora import ParallelCorpus
 from txport.training.fitting import fit
-from txport.training.recipe import Recipe, fitted_value
+from txport.training.recipe import Recipe, require_fitted
 from txport.training.run.directory import RunDirectory
 from txport.training.run.progress import RunProgress
 from txport.training.run.starting import Start, check_fit, check_positions, freeze
@@ -168,7 +168,7 @@ class Run:
 def _warn_of_few_pieces(recipe: Recipe, tokenizer: SentencePieceTokenizer) -> None:
     requested = recipe.tokenizer.vocabulary
     pieces = min(tokenizer.source_size, tokenizer.target_size)
-    if is_first_process() and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < fitted_value(requested):
+    if is_first_process() and recipe.tokenizer.algorithm in ("bpe", "unigram") and pieces < require_fitted(requested):
         _log.warning(
             "tokenizer.vocabulary is %d, but the corpus gives %d pieces only: these are taken", requested, pieces
         )

@@ -51,9 +51,9 @@ def newest_names(model: ModelFile) -> ModelFile:
     if model.revision == 1:
         model = replace(
             model,
-            tensors=_renamed(model, model.tensors),
-            attributes=_renamed(model, model.attributes),
-            types=_renamed(model, model.types),
+            tensors=_rename(model, model.tensors),
+            attributes=_rename(model, model.attributes),
+            types=_rename(model, model.types),
         )
     attributes = dict(model.attributes)
     if model.revision < 3 and (heads := _HEADS[model.specification]) is not None:
@@ -68,7 +68,7 @@ def newest_names(model: ModelFile) -> ModelFile:
     return replace(model, attributes=attributes)
 
 
-def _renamed(model: ModelFile, values: Mapping[str, T]) -> dict[str, T]:
+def _rename(model: ModelFile, values: Mapping[str, T]) -> dict[str, T]:
     renamed = {_name(name): value for name, value in values.items()}
     if len(renamed) != len(values):
         raise CheckpointError(f"{model.file} has two variables with one meaning: convert the original model again")

@@ -57,7 +57,7 @@ def read_npz(file: Path) -> Weights:
             check_zip(file, archive)
             load = lru_cache(maxsize=1)(partial(_array, file))  # parts of a weight are read one after another
             tensors = {
-                member.filename.removesuffix(".npy"): _stored(file, archive, member, load)
+                member.filename.removesuffix(".npy"): _stored_array(file, archive, member, load)
                 for member in archive.infolist()
             }
         config = tensors.pop(CONFIG, None)
@@ -84,7 +84,7 @@ def vector(stored: Stored) -> Stored:
     return Stored(stored.shape[1:], stored.dtype, lambda i, j: stored.whole()[0, i:j], ("vector", stored.storage))
 
 
-def _stored(
+def _stored_array(
     file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, load: Callable[[str], np.ndarray[Any, Any]]
 ) -> Stored:
     """Return an array of the archive, whose values are read later."""

@@ -102,7 +102,7 @@ def _read(reader: FieldReader) -> Weights:
         for name, header in zip(names, headers, strict=True)
     ]
     reader.skip(reader.number(8, "the length of the padding"), "the padding")
-    load = lru_cache(maxsize=1)(_dequantised)  # parts of a weight are read one after another
+    load = lru_cache(maxsize=1)(_dequantise)  # parts of a weight are read one after another
     tensors: dict[str, Stored] = {}
     config = ""
     for name, header, shape in zip(names, headers, shapes, strict=True):
@@ -111,7 +111,7 @@ def _read(reader: FieldReader) -> Weights:
             check_config(reader.file, shape)
             config = config_text(reader.file, variable.rows(0, shape[0]).numpy().tobytes())
         else:
-            tensors[name] = _stored(variable, name, header, load)
+            tensors[name] = _stored_variable(variable, name, header, load)
     if reader.position != reader.size:
         raise reader.fault(f"it has {reader.size - reader.position} bytes after its last field")
     kinds = {_INTGEMM[header.type][0] for header in headers if header.type in _INTGEMM}
@@ -154,7 +154,9 @@ def _variable(reader: FieldReader, name: str, header: _Header, shape: tuple[int,
     return Variable(reader.file, dtype, shape, reader.skip(header.size, f"the values of {name}"))
 
 
-def _stored(variable: Variable, name: str, header: _Header, load: Callable[[Variable, bool], Tensor]) -> Stored:
+def _stored_variable(
+    variable: Variable, name: str, header: _Header, load: Callable[[Variable, bool], Tensor]
+) -> Stored:
     storage = (variable.file, variable.offset)
     if header.type not in _INTGEMM:
         dtype = variable.dtype if variable.dtype.is_floating_point else None
@@ -163,7 +165,7 @@ def _stored(variable: Variable, name: str, header: _Header, load: Callable[[Vari
     return Stored(variable.shape, torch.float32, lambda i, j: load(variable, is_transposed)[i:j], storage)
 
 
-def _dequantised(variable: Variable, is_transposed: bool) -> Tensor:
+def _dequantise(variable: Variable, is_transposed: bool) -> Tensor:
     """Return a rounded matrix as float32."""
     shape = variable.shape
     end = variable.offset + math.prod(shape) * variable.dtype.itemsize

@@ -191,7 +191,7 @@ def _vocabularies(files: ModelFiles, options: ImportOptions) -> tuple[Path, Path
     if len(names) == 1:
         names *= 2
     if not names:
-        names = _guessed(place)
+        names = _guess_vocabularies(place)
     if not names and not options.tokenizer:
         return None
     if len(names) != 2:
@@ -207,7 +207,7 @@ def _vocabularies(files: ModelFiles, options: ImportOptions) -> tuple[Path, Path
     return place / names[0], place / names[1]
 
 
-def _guessed(place: Path) -> list[str]:
+def _guess_vocabularies(place: Path) -> list[str]:
     """Return the names of vocabularies without decoder.yml: pairs by their usual names, or one for both sides."""
     for ending in ("spm", "yml", "json"):
         for pair in (("source", "target"), ("src", "trg"), ("vocab.src", "vocab.trg")):

@@ -61,7 +61,7 @@ def parse_settings(text: str, file: Path) -> Settings:
             name = match[1]
             fields[name] = _value(match[2] or "", file, number)
         else:
-            raise _damaged(file, number, stripped)
+            raise _yaml_error(file, number, stripped)
     return Settings(file, fields)
 
 
@@ -71,13 +71,13 @@ def _value(text: str, file: Path, number: int) -> Any:
     if text.startswith("[") and text.endswith("]"):
         parts = [part.strip() for part in text[1:-1].split(",") if part.strip()]
         if any(part.startswith("[") for part in parts):  # nor does Marian write lists in lists
-            raise _damaged(file, number, text)
+            raise _yaml_error(file, number, text)
         return [_value(part, file, number) for part in parts]
     if text[:1] in ("'", '"'):
-        return _unquoted(text, file, number)
+        return _unquote(text, file, number)
     text = text.partition(" #")[0].strip()
     if text[:1] in ("&", "*", "!", "|", ">", "{", "[", "@", "`"):
-        raise _damaged(file, number, text)
+        raise _yaml_error(file, number, text)
     if text in _WORDS:
         return _WORDS[text]
     if _NUMBER.fullmatch(text):
@@ -135,16 +135,16 @@ def _pairs(text: str, file: Path) -> Iterator[tuple[str, int]]:
         else:
             token, _, value = line.rpartition(":")
         if not _NUMBER.fullmatch(value.strip()):
-            raise _damaged(file, number, line)
+            raise _yaml_error(file, number, line)
         token = token.strip(" ")
-        yield (_unquoted(token, file, number) if token[:1] in ("'", '"') else token), int(value)
+        yield (_unquote(token, file, number) if token[:1] in ("'", '"') else token), int(value)
 
 
-def _unquoted(text: str, file: Path, number: int) -> str:
+def _unquote(text: str, file: Path, number: int) -> str:
     """Return a text without its quotes and escapes."""
     quote = text[0]
     if len(text) < 2 or text[-1] != quote:
-        raise _damaged(file, number, text)
+        raise _yaml_error(file, number, text)
     if quote == "'":
         return text[1:-1].replace("''", "'")
 
@@ -152,15 +152,15 @@ def _unquoted(text: str, file: Path, number: int) -> str:
         code = match[1]
         if len(code) == 1:
             if code not in _ESCAPES:
-                raise _damaged(file, number, text)
+                raise _yaml_error(file, number, text)
             return _ESCAPES[code]
         value = int(code[1:], 16)
         if value > 0x10FFFF or 0xD800 <= value < 0xE000:
-            raise _damaged(file, number, text)
+            raise _yaml_error(file, number, text)
         return chr(value)
 
     return _ESCAPE.sub(plain, text[1:-1])
 
 
-def _damaged(file: Path, number: int, line: str) -> CheckpointError:
+def _yaml_error(file: Path, number: int, line: str) -> CheckpointError:
     return CheckpointError(f"{file}: line {number} is not YAML as Marian writes it: {line!r:.80}")

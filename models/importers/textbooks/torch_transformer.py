@@ -23,9 +23,9 @@ from txport.runtime.bundle.tokenizer_schema import ids_only
 from txport.runtime.errors import CheckpointError
 
 DESCRIPTION = "torch.json"
-_SAME_SINUSOID = 1e-3  # for float32 rounding at the end of a long table, and float16
+_SINUSOID_TOLERANCE = 1e-3  # for float32 rounding at the end of a long table, and float16
 # Fields with the same name in torch.json and our config.
-_SAME = (
+_SHARED_FIELDS = (
     *("heads", "max_positions", "activation", "scale_embedding", "layer_norm_epsilon"),
     *("pad_id", "unk_id", "bos_id", "eos_id"),
 )
@@ -77,36 +77,35 @@ def import_torch(directory: Path, options: ImportOptions) -> Imported:
     """
     file = directory / DESCRIPTION
     value = read(file, "it contains settings that a state dict lacks; see models/README.md", CheckpointError)
-    described = decode(TorchDescription, value, str(file), CheckpointError)
-    weights = directory / described.weights
+    description = decode(TorchDescription, value, str(file), CheckpointError)
+    weights = directory / description.weights
     plan = ImportPlan(read_tensors(weights), weights)
-    names = _names(described.names, list(plan.theirs))
-    described = replace(described, names=names)
+    names = _names(description.names, list(plan.theirs))
+    description = replace(description, names=names)
     if names.transformer:
-        stack = f"{names.transformer}."
+        prefix = f"{names.transformer}."
     else:
-        stack = ""
+        prefix = ""
     weight = f"{names.projection}.weight"
     bias = f"{names.projection}.bias"
     embeddings = plan.embeddings(names.source_embedding, names.target_embedding, weight)
     if plan.has(bias):
         plan.take("projection.bias", bias)
-    ours = _config(file, described, plan, stack, projection_bias=plan.has(bias), **embeddings)
-    _positions(plan, described, ours)
-    map_layers(plan, ours, _LAYERS, stack)
+    ours = _config(file, description, plan, prefix, projection_bias=plan.has(bias), **embeddings)
+    _positions(plan, description, ours)
+    map_layers(plan, ours, _LAYERS, prefix)
     for side in ("encoder", "decoder") if ours.norm != "post" else ():
-        plan.affine(f"{side}_norm", f"{stack}{side}.norm", optional_bias=True)
+        plan.affine(f"{side}_norm", f"{prefix}{side}.norm", optional_bias=True)
     plan.check(ours)
-    ids = TokenizerParts(ids_only(ours.eos_id))
     if options.tokenizer:
         tokenizer = own_sentencepiece(directory, options, ours)
     else:
-        tokenizer = ids
+        tokenizer = TokenizerParts(ids_only(ours.eos_id))
     return Imported("torch", ours, plan, tokenizer, [])
 
 
-def _names(described: Names, stored: Sequence[str]) -> Names:
-    """Return the names in the file. They may be given with or without the prefixes of wrappers."""
+def _names(names: Names, stored: Sequence[str]) -> Names:
+    """Return the names as in the file of weights. torch.json may omit the prefixes of wrappers, or add them."""
     first = {name.partition(".")[0] for name in stored}
     if len(first) == 1:
         outer = f"{first.pop()}."
@@ -120,26 +119,26 @@ def _names(described: Names, stored: Sequence[str]) -> Names:
         candidates = (name, plain, f"{outer}{plain}".rstrip("."))
         return next((each for each in candidates if any(stored_name.startswith(each) for stored_name in stored)), name)
 
-    return Names(**{name: stored_prefix(value) for name, value in vars(described).items()})  # type: ignore[arg-type]
+    return Names(**{name: stored_prefix(value) for name, value in vars(names).items()})  # type: ignore[arg-type]
 
 
-def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: str, **fields: Any) -> Config:
+def _config(file: Path, description: TorchDescription, plan: ImportPlan, prefix: str, **fields: Any) -> Config:
     advice = f"name the nn.Transformer in {DESCRIPTION} (names)"
-    layers = {side: plan.count(f"{stack}{side}.layers.", advice) for side in ("encoder", "decoder")}
-    final_norms = [plan.has(f"{stack}{side}.norm.weight") for side in ("encoder", "decoder")]
-    if final_norms[0] != final_norms[1] or (described.norm_first and not final_norms[0]):
+    layers = {side: plan.count(f"{prefix}{side}.layers.", advice) for side in ("encoder", "decoder")}
+    final_norms = [plan.has(f"{prefix}{side}.norm.weight") for side in ("encoder", "decoder")]
+    if final_norms[0] != final_norms[1] or (description.norm_first and not final_norms[0]):
         raise CheckpointError(
             f"{plan.source}: either both stacks must have a final norm, or neither may have one and norm_first must "
             "be false"
         )
-    if described.norm_first:
+    if description.norm_first:
         norm = "pre"
     elif final_norms[0]:
         norm = "post_final"
     else:
         norm = "post"
-    inner = plan.stored(f"{stack}encoder.layers.0.linear1.weight").shape
-    learned = described.names.source_positions is not None or described.names.target_positions is not None
+    inner = plan.stored(f"{prefix}encoder.layers.0.linear1.weight").shape
+    learned = description.names.source_positions is not None or description.names.target_positions is not None
     return Settings(file, {}).config(
         d_model=inner[-1],
         ffn=inner[0],
@@ -147,16 +146,16 @@ def _config(file: Path, described: TorchDescription, plan: ImportPlan, stack: st
         decoder_layers=layers["decoder"],
         norm=norm,
         positions="learned" if learned else "sinusoidal",
-        **{name: getattr(described, name) for name in _SAME},
+        **{name: getattr(description, name) for name in _SHARED_FIELDS},
         **fields,
     )
 
 
-def _positions(plan: ImportPlan, described: TorchDescription, ours: Config) -> None:
+def _positions(plan: ImportPlan, description: TorchDescription, ours: Config) -> None:
     if ours.positions == "sinusoidal":
         _leave_out_sinusoids(plan, ours)
         return
-    for side, name in (("source", described.names.source_positions), ("target", described.names.target_positions)):
+    for side, name in (("source", description.names.source_positions), ("target", description.names.target_positions)):
         if name is None:
             plan.put(f"{side}_embedding.positions", sinusoids(ours.max_positions, ours.d_model))
             continue
@@ -171,11 +170,13 @@ def _leave_out_sinusoids(plan: ImportPlan, ours: Config) -> None:
     """Ignore buffers that contain our sinusoids, from models that store them."""
     for name, stored in plan.theirs.items():
         rows = math.prod(stored.shape[:-1])
-        if stored.dtype is None or stored.shape[-1:] != (ours.d_model,) or set(stored.shape[:-1]) - {rows, 1}:
+        # A table [rows, d_model], possibly with further dimensions of 1, such as [1, rows, d_model].
+        is_table = stored.shape[-1:] == (ours.d_model,) and set(stored.shape[:-1]) <= {rows, 1}
+        if stored.dtype is None or not is_table:
             continue
         first = stored.read(0, 1).detach().flatten()[: ours.d_model].float()
-        if rows < 2 or (first - sinusoids(1, ours.d_model)[0]).abs().max() > _SAME_SINUSOID:
+        if rows < 2 or (first - sinusoids(1, ours.d_model)[0]).abs().max() > _SINUSOID_TOLERANCE:
             continue
         table = stored.whole().detach().reshape(rows, ours.d_model).float()
-        if (table - sinusoids(rows, ours.d_model)).abs().max() < _SAME_SINUSOID:
+        if (table - sinusoids(rows, ours.d_model)).abs().max() < _SINUSOID_TOLERANCE:
             plan.ignore(name)

@@ -64,7 +64,7 @@ def listed_tokens(directory: Path) -> dict[str, AddedToken]:
     of_json = read_json(directory / "tokenizer.json", optional=True).get("added_tokens") or []
     decoder = read_json(directory / "tokenizer_config.json", optional=True).get("added_tokens_decoder") or {}
     if not isinstance(of_json, list) or not isinstance(decoder, dict):
-        raise _damaged(directory)
+        raise _list_error(directory)
     for value in of_json:
         token = _token(value, _field(value, "id", directory), directory)
         tokens[token.content] = token
@@ -256,7 +256,7 @@ def _special(value: Any) -> Iterator[AddedToken]:
 def _token(value: Any, number: Any, directory: Path) -> AddedToken:
     content = _field(value, "content", directory)
     if not isinstance(content, str):
-        raise _damaged(directory)
+        raise _list_error(directory)
     flags = {name: bool(value.get(name, False)) for name in _FLAGS}
     if "normalized" not in value:
         flags["normalized"] = not flags["special"]
@@ -265,17 +265,17 @@ def _token(value: Any, number: Any, directory: Path) -> AddedToken:
 
 def _field(value: Any, name: str, directory: Path) -> Any:
     if not isinstance(value, dict) or name not in value:
-        raise _damaged(directory)
+        raise _list_error(directory)
     return value[name]
 
 
 def _id(value: Any, directory: Path) -> int:
     if type(value) is not int or value < 0:
-        raise _damaged(directory)
+        raise _list_error(directory)
     return value
 
 
-def _damaged(directory: Path) -> CheckpointError:
+def _list_error(directory: Path) -> CheckpointError:
     return CheckpointError(
         f"{directory} has a list of added tokens that is none of tokens and ids (added_tokens.json, tokenizer.json or "
         "tokenizer_config.json): save the tokenizer again, or give --no-tokenizer"

@@ -150,7 +150,7 @@ def word_tokenizer(
         files[f"{side}.vocabulary.json"] = vocabulary_bytes(pieces)
     end = lists.token("eos_id", "source")
     suffix = () if end is None else (end,)
-    return TokenizerParts(_described(files, tuple(prefix), suffix), files)
+    return TokenizerParts(_describe(files, tuple(prefix), suffix), files)
 
 
 def _mark(tokens: Sequence[str]) -> str:
@@ -181,14 +181,14 @@ def _character(token: str, mark: str) -> str | None:
 def _letters(characters: Sequence[str], mark: str) -> bytes:
     """Train SentencePiece's algorithm "char" on exactly these characters, without changes to spaces."""
     options = {"model_type": "char", "add_dummy_prefix": False, "remove_extra_whitespaces": False}
-    return _trained(["".join(characters).replace(_SPACE, " ")], 2 * len(characters) + 4, mark, False, **options)
+    return _train(["".join(characters).replace(_SPACE, " ")], 2 * len(characters) + 4, mark, False, **options)
 
 
 def _model(words: Sequence[str], mark: str, spaced: bool) -> bytes:
-    return _trained([word[1:] for word in words], 2 * len(words) + 3, mark, spaced, model_type="word")
+    return _train([word[1:] for word in words], 2 * len(words) + 3, mark, spaced, model_type="word")
 
 
-def _trained(sentences: Sequence[str], size: int, mark: str, spaced: bool, **options: Any) -> bytes:
+def _train(sentences: Sequence[str], size: int, mark: str, spaced: bool, **options: Any) -> bytes:
     """Train SentencePiece on texts that contain each token once."""
     out = io.BytesIO()
     used = mark if any(mark in sentence for sentence in sentences) else None
@@ -230,7 +230,7 @@ def _rules(mark: str | None, spaced: bool) -> Iterator[dict[str, str]]:
         yield options
 
 
-def _described(files: Mapping[str, bytes], prefix: tuple[int, ...], suffix: tuple[int, ...]) -> TokenizerDescription:
+def _describe(files: Mapping[str, bytes], prefix: tuple[int, ...], suffix: tuple[int, ...]) -> TokenizerDescription:
     source, target = (
         TokenizerFiles(*(f"tokenizer/{name}" for name in files if name.startswith(side)))
         for side in ("source", "target")

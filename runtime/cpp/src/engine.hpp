@@ -145,7 +145,7 @@ class Engine {
   virtual const Limits& limits() const = 0;
   virtual const SpecialTokens& tokens() const = 0;
   virtual std::int64_t vocabulary() const = 0;  // logits of a row
-  // Return the recommended number of steps before the host reads; 1 if reading costs nothing.
+  // Return the recommended maximum number of steps that have started and are not read; 1 if reading costs nothing.
   virtual std::int64_t poll() const = 0;
   // Return whether logits can be read from states allocated without logits. They are then recomputed at each call.
   virtual bool recomputes_logits() const { return false; }

@@ -23,7 +23,7 @@ from foreign_models import WHOLE_GRID, import_here, shake
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.runtime.bundle.strict_json import encode
 from txport.runtime.bundle.tokenizer_schema import ScoreSums, plain
-from txport.runtime.text.sides import Bytes, FromTokenizers, Pieces, TokenizerSide
+from txport.runtime.text.sides import Bytes, SentencePieceSide, TokenizerSide, TokenizersSide
 from txport.runtime.translator import Translator
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[dev]'")
@@ -178,7 +178,7 @@ def check(kind: str, file: Path | str, ours: TokenizerSide) -> None:
 @pytest.mark.parametrize("style", ["plain", "bart", "blenderbot", "codet5", "old", "unknown"])
 def test_byte_level_bpe_is_that_of_tokenizers(style: str, tmp_path: Path) -> None:
     file = made(tmp_path, style)
-    check("tokenizers", file, FromTokenizers(file))
+    check("tokenizers", file, TokenizersSide(file))
 
 
 @pytest.mark.parametrize("normalization", ["nmt_nfkc", "identity"])
@@ -191,7 +191,7 @@ def test_sentencepiece_of_a_t5_is_that_of_python(normalization: str, tmp_path: P
             normalization_rule_name=normalization, minloglevel=2, num_threads=1,
             pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
         )  # fmt: skip
-    check("sentencepiece", tmp_path / "spiece.model", Pieces(tmp_path / "spiece.model"))
+    check("sentencepiece", tmp_path / "spiece.model", SentencePieceSide(tmp_path / "spiece.model"))
 
 
 @pytest.mark.parametrize("sums", get_args(ScoreSums))
@@ -202,7 +202,7 @@ def test_ties_are_segmented_as_in_python(sums: ScoreSums, tmp_path: Path) -> Non
         (tmp_path / "x.model").write_bytes(tied_models.tied_model(rng))
         description = replace(plain("x.model", "x.model", 0), score_sums=sums)
         (tmp_path / "description.json").write_text(json.dumps(encode(description)))
-        ours = Pieces(tmp_path / "x.model", None, sums)
+        ours = SentencePieceSide(tmp_path / "x.model", None, sums)
         given = [tied_models.tied_text(rng) for _ in range(100)]
         answers = by_description(tmp_path / "description.json", tmp_path, given, ours.size, 0)
         for text, (ids, spans) in zip(given, answers, strict=True):

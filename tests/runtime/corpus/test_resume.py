@@ -14,7 +14,7 @@ import pytest
 from corpora import BUNDLE, all_rows, content, gzipped, parts_of, run, sentences, write
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.corpus.formats import form_of
-from txport.runtime.corpus.locations import Store, list_files, opened
+from txport.runtime.corpus.locations import Store, list_files, open_location
 from txport.runtime.errors import CheckFailed, InputError, MissingLibrary, ResourceError
 from txport.runtime.system import POSIX
 
@@ -269,7 +269,7 @@ def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
             run(tmp_path / name, tmp_path / f"out-{name}")
     two = tmp_path / "two.txt.zst"
     two.write_bytes(write(tmp_path / "b.txt.zst", ["one"]).read_bytes() * 2)
-    with opened(str(two)) as file:
+    with open_location(str(two)) as file:
         assert file.read(4) == b"\x28\xb5\x2f\xfd"
     run(two, tmp_path / "two")
     assert len(all_rows(tmp_path / "two")) == 2, "frames may follow each other"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from toy import BUNDLE
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.tokenizer_schema import Languages, ids_only
-from txport.runtime.text.alignment import Alignment, align_tokens, align_words, averaged, stripped, words_of
+from txport.runtime.text.alignment import Alignment, align_tokens, align_words, average_heads, strip_span, words_of
 from txport.runtime.text.sides import Bytes
 from txport.runtime.text.tokenizer import TextTokenizer, open_tokenizer
-from txport.runtime.text.unknown import located
+from txport.runtime.text.unknown import restore_spans
 
 # Cases by hand; those of tests/cpp/text/test_alignment.cpp.
 CASES = json.loads((Path(__file__).parents[2] / "data" / "alignments.json").read_text())
@@ -25,7 +25,7 @@ CASES = json.loads((Path(__file__).parents[2] / "data" / "alignments.json").read
 def test_words_of_the_shared_cases(case: dict[str, Any]) -> None:
     texts = case["source"], case["target"]
     sources, targets = (
-        [stripped((start, end), text) for start, end in spans]
+        [strip_span((start, end), text) for start, end in spans]
         for text, spans in zip(texts, (case["source_spans"], case["target_spans"]), strict=True)
     )
     words = words_of(texts[0]), words_of(texts[1])
@@ -41,15 +41,15 @@ def test_tokens_and_averages_of_the_shared_cases() -> None:
         attention = np.array(case["attention"], np.float32)
         assert align_tokens(attention, case["candidates"], case["aligned"]) == case["expected"]
     for case in CASES["averages"]:
-        assert averaged(np.array(case["cross"], np.float32), case["heads"]).tolist() == case["expected"]
+        assert average_heads(np.array(case["cross"], np.float32), case["heads"]).tolist() == case["expected"]
 
 
 def test_the_average_is_of_the_chosen_heads_or_of_the_last_two_layers() -> None:
     cross = np.random.default_rng(0).random((4, 3, 5, 6), np.float32)
-    np.testing.assert_allclose(averaged(cross, ()), cross[2:].mean((0, 1)), rtol=1e-6)
-    np.testing.assert_allclose(averaged(cross[:1], ()), cross[0].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(average_heads(cross, ()), cross[2:].mean((0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(average_heads(cross[:1], ()), cross[0].mean(0), rtol=1e-6)
     heads = ((0, 2), (3, 1))
-    np.testing.assert_allclose(averaged(cross, heads), (cross[0, 2] + cross[3, 1]) / 2, rtol=1e-6)
+    np.testing.assert_allclose(average_heads(cross, heads), (cross[0, 2] + cross[3, 1]) / 2, rtol=1e-6)
 
 
 def test_a_token_goes_to_the_first_of_the_best_candidates() -> None:
@@ -68,8 +68,8 @@ def test_words_are_what_split_gives(text: str) -> None:
 def test_words_are_aligned_if_any_of_their_tokens_are() -> None:
     """The text "a  bc" of the tokens "a", " ", " b", "c" to "xy z" of "x", "y", " z" and eos."""
     source, target = "a  bc", "xy z"
-    sources = [stripped(span, source) for span in ((0, 1), (1, 2), (2, 4), (4, 5))]
-    targets = [stripped(span, target) for span in ((0, 1), (1, 2), (2, 4), (4, 4))]
+    sources = [strip_span(span, source) for span in ((0, 1), (1, 2), (2, 4), (4, 5))]
+    targets = [strip_span(span, target) for span in ((0, 1), (1, 2), (2, 4), (4, 4))]
     assert sources == [(0, 1), (2, 2), (3, 4), (4, 5)] and targets == [(0, 1), (1, 2), (3, 4), (4, 4)]
     words = words_of(source), words_of(target)
     assert align_words([0, 3, 2, None], sources, targets, *words) == [(0, 0), (1, 0), (1, 1)]
@@ -95,8 +95,8 @@ def test_characters_are_counted_from_the_marker_of_a_language() -> None:
 
 def test_a_gap_is_between_the_pieces_before_and_after_it() -> None:
     """Of "abc", ten characters that were left out, and "de"."""
-    assert located([(0, 2), (2, 3), (3, 5)], [(3, 10)]) == [(0, 2), (2, 3), (13, 15)]
-    assert located([(0, 5)], [(3, 10)]) == [(0, 15)], "one piece of all of it"
+    assert restore_spans([(0, 2), (2, 3), (3, 5)], [(3, 10)]) == [(0, 2), (2, 3), (13, 15)]
+    assert restore_spans([(0, 5)], [(3, 10)]) == [(0, 15)], "one piece of all of it"
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from txport.runtime.errors import BundleError
 from txport.runtime.text.expression_rules import MAX_BITS, bits_of
-from txport.runtime.text.sides import FromTokenizers
+from txport.runtime.text.sides import TokenizersSide as FromTokenizers
 
 # Of GPT-2, Llama 3, GPT-4o, Nougat, Galactica and DeepSeek.
 GOOD = (

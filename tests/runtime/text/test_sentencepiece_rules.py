@@ -11,7 +11,7 @@ from make_hostile_pieces import cases, chain, table, trained, with_table
 from txport.runtime.errors import BundleError
 from txport.runtime.text import sentencepiece_rules
 from txport.runtime.text.sentencepiece_rules import check_sentencepiece
-from txport.runtime.text.sides import Pieces
+from txport.runtime.text.sides import SentencePieceSide
 
 DATA = Path(__file__).parents[2] / "data"
 SHARED = json.loads((DATA / "hostile_pieces.json").read_bytes())
@@ -73,7 +73,7 @@ def test_a_bundle_with_a_hostile_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         BundleError, match=r"x\.model has a normalisation table that leads out of itself: copy or export"
     ):
-        Pieces(file)
+        SentencePieceSide(file)
 
 
 def _follows(units: tuple[int, ...], text: bytes, key: bytes) -> None:

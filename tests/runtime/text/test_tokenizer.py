@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import BundleError, EngineError, InputError, TxportError
-from txport.runtime.text.sides import FromTokenizers, Pieces
+from txport.runtime.text.sides import SentencePieceSide as Pieces
+from txport.runtime.text.sides import TokenizersSide as FromTokenizers
 from txport.runtime.text.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream
 
 EOS = 3

@@ -14,7 +14,7 @@ import pytest
 import sentencepiece
 from tied_models import NORMAL, USER_DEFINED, model_of, results_of, tied_model, tied_text
 from txport.runtime.bundle.tokenizer_schema import ScoreSums
-from txport.runtime.text.sides import Pieces
+from txport.runtime.text.sides import SentencePieceSide
 from txport.runtime.text.unigram import library_sums, other_unigram
 
 ROOT = Path(__file__).parents[3]
@@ -22,10 +22,10 @@ RECORDED = json.loads((ROOT / "tests" / "data" / "tokenizer" / "score_sums.json"
 OTHER = os.environ.get("TXPORT_OTHER_SENTENCEPIECE", "")
 
 
-def pieces_of(model: bytes, sums: ScoreSums, directory: Path) -> Pieces:
+def pieces_of(model: bytes, sums: ScoreSums, directory: Path) -> SentencePieceSide:
     file = directory / "x.model"
     file.write_bytes(model)
-    return Pieces(file, None, sums)
+    return SentencePieceSide(file, None, sums)
 
 
 def test_the_installed_library_has_the_arithmetic_of_its_version() -> None:

@@ -1,12 +1,12 @@
-/* txport: the C ABI of a single engine, for programs that implement their own search.
+/* txport: the C ABI of a single engine, for programs that control decoding themselves.
  *
  * The engine encodes sentences and then decodes a fixed set of rows, step by step, in buffers that it owns. Input and
  * output are ids, not text. The Python runtime uses this ABI for the fused engine. To translate, use txport.h instead.
- * Beam search is included (txport_state_search), because a fast engine would otherwise wait for the caller to choose
- * tokens.
+ * Programs can choose tokens themselves, or let the library run a beam search (txport_state_search): a fast engine
+ * would otherwise wait for the caller after each token.
  *
- * libtxport contains all functions if it was built with the fused engine. libtxport_engine depends only on a C library.
- * It contains the fused engine and all functions except txport_engine_open.
+ * libtxport contains all functions if it was built with the fused engine. libtxport_engine contains the fused engine
+ * and all functions except txport_engine_open. It depends on no library except the C library of the system.
  *
  * Result codes, txport_message() and lifetimes are as in txport.h. Any number of threads may use an engine at the same
  * time. Use a state in one thread at a time. States and memories may outlive the handle of their engine.
@@ -44,10 +44,11 @@ typedef struct txport_model {
   int64_t weights_bytes; /* size of the file */
   const char* precision; /* precision of the weights: "float32", "float16" or "int8" */
   int64_t encoder_layers, decoder_layers, d_model, heads, head_dim, source_vocabulary, target_vocabulary;
-  int64_t batch, source, target; /* maximum rows, and source and target tokens of a row, including eos */
-  int64_t pad, unk, bos, eos;    /* padding, unknown, decoder start, end of sequence */
-  const char* norm;              /* "post", "pre" or "post_final" */
-  const char* activation;        /* "relu", "gelu" (exact), "gelu_tanh" or "silu"; gated layers apply it to the gate */
+  /* Maximum number of rows, of source tokens of a row and of target tokens of a row; both include eos. */
+  int64_t batch, source, target;
+  int64_t pad, unk, bos, eos; /* padding, unknown, decoder start, end of sequence */
+  const char* norm;           /* "post", "pre" or "post_final" */
+  const char* activation;     /* "relu", "gelu" (exact), "gelu_tanh" or "silu"; gated layers apply it to the gate */
   double embedding_scale;
   double layer_norm_epsilon;
   const txport_parameter* parameters;
@@ -72,7 +73,7 @@ typedef struct txport_engine_options {
   const char* engine;
   const char* lowering;
   int32_t threads;        /* threads of each operator on the CPU; 0: one per core */
-  int32_t many;           /* not 0: optimize for several threads that call at once */
+  int32_t many;           /* not 0: optimize for concurrent calls, several threads that use the engine at once */
   txport_warning warning; /* NULL: warnings are discarded */
   void* warning_user;     /* passed to `warning` */
 } txport_engine_options;
@@ -82,12 +83,13 @@ typedef struct txport_engine_options {
 
 /* Limits and special tokens of an engine. Initialize with TXPORT_ENGINE_FACTS_INIT. */
 typedef struct txport_engine_facts {
-  size_t struct_size;            /* sizeof(txport_engine_facts) */
-  int64_t batch, source, target; /* maximum rows, and source and target tokens of a row, including eos */
-  int64_t pad, unk, bos, eos;    /* padding, unknown, decoder start, end of sequence */
-  int64_t vocabulary;            /* size of the target vocabulary: logits of a row */
-  int64_t poll;                  /* recommended number of steps in one call before the host reads */
-  int64_t recomputes_logits;     /* not 0: logits can be read from states allocated without logits */
+  size_t struct_size; /* sizeof(txport_engine_facts) */
+  /* Maximum number of rows, of source tokens of a row and of target tokens of a row; both include eos. */
+  int64_t batch, source, target;
+  int64_t pad, unk, bos, eos; /* padding, unknown, decoder start, end of sequence */
+  int64_t vocabulary;         /* size of the target vocabulary: logits of a row */
+  int64_t poll;               /* recommended maximum of steps that have started and are not read; 1: reading is free */
+  int64_t recomputes_logits;  /* not 0: logits can be read from states allocated without logits */
 } txport_engine_facts;
 
 #define TXPORT_ENGINE_FACTS_INIT \
@@ -111,8 +113,9 @@ TXPORT_API txport_code txport_engine_name(const txport_engine_handle* engine, co
 TXPORT_API txport_code txport_engine_get_facts(const txport_engine_handle* engine,
                                                txport_engine_facts* facts) TXPORT_NOEXCEPT;
 
-/* Return the initial cache length of a batch with sources of up to `source` tokens (at most the engine's limit); 0
- * after an error. */
+/* Return the recommended initial cache length, in target tokens, for a batch with sources of up to `source` tokens.
+ * Pass it to txport_engine_allocate as `target`, or the engine's maximum if that is smaller. txport_state_moved can
+ * lengthen caches. Returns 0 after an error. */
 TXPORT_API int64_t txport_engine_first_target(const txport_engine_handle* engine, int64_t source) TXPORT_NOEXCEPT;
 
 /* Run the encoder on `input_ids` [batch, source]. Row i has `lengths[i]` tokens; the ids after them are ignored. */
@@ -148,13 +151,14 @@ TXPORT_API txport_code txport_state_place(txport_engine_state* state, int64_t co
 TXPORT_API txport_code txport_state_restrict(txport_engine_state* state, int64_t count, const int64_t* rows,
                                              const int64_t* ends, const int64_t* words) TXPORT_NOEXCEPT;
 
-/* Advance every unfinished row by up to `count` tokens, from 1 to 64. No row may exceed its cache. */
+/* Advance every unfinished row by up to `count` tokens, from 1 to 64. The caller must ensure that no row exceeds its
+ * cache (`target` tokens), by moving the rows to longer caches before (txport_state_moved). */
 TXPORT_API txport_code txport_state_step(txport_engine_state* state, int64_t count) TXPORT_NOEXCEPT;
 
 /* Read the output of the first txport_state_step call that was not read yet: `token_ids` [steps, rows], with pad for
  * finished rows, and `finished` [rows] after its last step. `capacity` is the number of steps that fit into
- * `token_ids`; it must suffice for the whole call. If there is nothing to read, `steps` is 0 and the other outputs are
- * unchanged. */
+ * `token_ids`, at least the `count` of that txport_state_step. If there is nothing to read, `steps` is 0 and the other
+ * outputs are unchanged. */
 TXPORT_API txport_code txport_state_read(txport_engine_state* state, int64_t* token_ids, int64_t capacity,
                                          int64_t* steps, uint8_t* finished) TXPORT_NOEXCEPT;
 
@@ -180,15 +184,15 @@ TXPORT_API txport_code txport_state_log_probabilities(txport_engine_state* state
 TXPORT_API txport_code txport_state_top(txport_engine_state* state, int64_t k, int64_t* token_ids, float* logits,
                                         double* normaliser) TXPORT_NOEXCEPT;
 
-/* Rearrange the rows in place: row i becomes a copy of the former row `rows[i]`, so rows may be repeated or dropped.
- * `count` must equal the number of rows. All steps must have been read. Logits and candidates are undefined until the
- * next step. */
+/* Rearrange the rows in place: row i becomes a copy of the former row `rows[i]`. A row that occurs several times in
+ * `rows` is repeated, and a row that does not occur is dropped. `count` must equal the number of rows. All steps must
+ * have been read. The results of txport_state_logits and txport_state_top are undefined until the next step. */
 TXPORT_API txport_code txport_state_reorder(txport_engine_state* state, int64_t count,
                                             const int64_t* rows) TXPORT_NOEXCEPT;
 
-/* Move rows to a new state of `count` rows with caches of `target` tokens: row i becomes a copy of row `rows[i]`, so
- * rows may be repeated or dropped. All steps must have been read. The old state becomes invalid; the caller must still
- * free it. */
+/* Move rows to a new state, for example to add or drop rows, or to lengthen caches. `*moved` becomes the new state of
+ * `count` rows with caches of `target` tokens. Its row i is a copy of row `rows[i]` of the old state, as in
+ * txport_state_reorder. All steps must have been read. The old state becomes invalid; the caller must still free it. */
 TXPORT_API txport_code txport_state_moved(txport_engine_state* state, int64_t count, const int64_t* rows,
                                           int64_t target, txport_engine_state** moved) TXPORT_NOEXCEPT;
 
@@ -223,7 +227,7 @@ typedef struct txport_beam_sentence {
   int64_t limit;      /* maximum number of target tokens, as in `target_limits` of txport_state_place */
   int64_t min_length; /* minimum number of target tokens */
   txport_ids prefix;  /* ids that every hypothesis must begin with */
-  int64_t forced;     /* number of leading ids of `prefix` that the model forces: they count towards the length */
+  int64_t forced;     /* number of leading ids of `prefix` that count in the length that `length_penalty` uses */
 } txport_beam_sentence;
 
 #define TXPORT_BEAM_SENTENCE_INIT \
@@ -241,8 +245,8 @@ TXPORT_API txport_code txport_hypotheses_create(const txport_beam_search* search
                                                 txport_hypotheses** hypotheses) TXPORT_NOEXCEPT;
 TXPORT_API void txport_hypotheses_free(txport_hypotheses* hypotheses) TXPORT_NOEXCEPT;
 
-/* Choose the continuations of all hypotheses after the last step, which must have been a single token and must have
- * been read. Then run up to `more` further steps in the same way, until a sentence is done or a cache is full. Sentence
+/* Choose the continuations of all hypotheses after a txport_state_step with `count` 1, whose output must have been
+ * read. Then run up to `more` further steps in the same way, until a sentence is done or a cache is full. Sentence
  * i uses the rows from i * beam to (i + 1) * beam - 1, and must have been placed in the first of them; NULL means that
  * these rows are free.
  *

@@ -63,21 +63,21 @@ std::vector<Candidate> BeamSlot::advance(const std::vector<Candidate>& candidate
   std::vector<Running> ending;
   for (std::size_t rank = 0; rank < candidates.size(); ++rank) {
     if (length >= limit || constraints.is_end(candidates[rank].token)) {
-      if (rank < beam) ending.push_back(extended(candidates[rank]));
+      if (rank < beam) ending.push_back(extend(candidates[rank]));
     } else if (continuing.size() < beam) {
       continuing.push_back(candidates[rank]);
     }
   }
   finish(std::move(ending));
   std::vector<Running> next;
-  for (const Candidate& candidate : continuing) next.push_back(extended(candidate));
+  for (const Candidate& candidate : continuing) next.push_back(extend(candidate));
   running = std::move(next);
   done = continuing.empty() || is_search_over();
   if (done) continuing.clear();
   return continuing;
 }
 
-Running BeamSlot::extended(const Candidate& candidate) const {
+Running BeamSlot::extend(const Candidate& candidate) const {
   Running next = running[candidate.parent];
   next.ids.push_back(candidate.token);
   next.scores.push_back(candidate.score);
@@ -129,19 +129,19 @@ BeamSearch::BeamSearch(Constraints constraints, const SpecialTokens& tokens, con
       renormalize_(search.rules.renormalize),
       recomputes_logits_(recomputes_logits),
       pad_(tokens.pad),
-      max_candidates_((1 + constraints_.ends()) * rows()) {}
+      max_candidates_((1 + constraints_.ends()) * rows_per_sentence()) {}
 
 std::shared_ptr<Slot> BeamSearch::slot(std::size_t index, Request request, std::int64_t limit) const {
   return std::make_shared<BeamSlot>(index, std::move(request), limit);
 }
 
 void BeamSearch::choose(DecoderState& state, const Slots& slots, const Ids& /*token_ids*/, bool /*one_by_one*/) const {
-  const std::vector<Scored> best = scored(state, slots);
+  const std::vector<Scored> best = score_rows(state, slots);
   Continuations next(state.rows());
   for (std::size_t index = 0; index < slots.size(); ++index) {
     if (!slots[index]) continue;
     BeamSlot& slot = *beam_slot(slots[index]);
-    const std::size_t first = index * rows();
+    const std::size_t first = index * rows_per_sentence();
     const std::size_t before = slot.running.size();
     const std::vector<Candidate> continuing =
         slot.begun() ? slot.advance(candidates(slot, &best[first]), constraints_) : slot.append_forced();
@@ -180,7 +180,7 @@ std::vector<Candidate> BeamSearch::candidates(const BeamSlot& slot, const Scored
 }
 
 // Return the best tokens of each row; none for free rows and rows with an unfinished prefix.
-std::vector<BeamSearch::Scored> BeamSearch::scored(DecoderState& state, const Slots& slots) const {
+std::vector<BeamSearch::Scored> BeamSearch::score_rows(DecoderState& state, const Slots& slots) const {
   std::vector<Scored> best(state.rows());
   const auto begun = [](const auto& slot) { return slot && beam_slot(slot)->begun(); };
   const auto reads_logits = [this](const Slot& slot) { return slot.ruled && !recomputes_logits_; };
@@ -193,7 +193,7 @@ std::vector<BeamSearch::Scored> BeamSearch::scored(DecoderState& state, const Sl
     const BeamSlot& slot = *beam_slot(slots[index]);
     const auto forced = forced_token(slot);
     for (std::size_t i = 0; i < slot.running.size(); ++i) {
-      const std::size_t row = index * rows() + i;
+      const std::size_t row = index * rows_per_sentence() + i;
       if (forced) {
         best[row] = {{*forced}, {0}};
         continue;
@@ -218,7 +218,7 @@ std::vector<BeamSearch::Scored> BeamSearch::scored(DecoderState& state, const Sl
 // addition. If too few of the best tokens, or too little probability mass, remain unchanged, all logits are read.
 BeamSearch::Scored BeamSearch::with_rules(DecoderState& state, std::size_t row, double normaliser, const Scored& best,
                                           const Ids& generated, const Request& request) const {
-  const Ids changed = constraints_.changed(generated, request);
+  const Ids changed = constraints_.affected_ids(generated, request);
   if (changed.empty()) return best;
   std::vector<double> scores;
   for (const float logit : state.some_logits(row, changed)) scores.push_back(static_cast<double>(logit) - normaliser);
@@ -231,7 +231,7 @@ BeamSearch::Scored BeamSearch::with_rules(DecoderState& state, std::size_t row, 
     const bool unchanged = !std::binary_search(changed.begin(), changed.end(), best.ids[i]);
     if (unchanged && best.scores[i] > kBanned) order.emplace_back(-best.scores[i], best.ids[i]);
   }
-  const bool enough = order.size() >= rows() + constraints_.ends() && (!renormalize_ || mass >= kMinMass);
+  const bool enough = order.size() >= rows_per_sentence() + constraints_.ends() && (!renormalize_ || mass >= kMinMass);
   if (!enough) return with_rules(state.logits(row), generated, request);
   for (std::size_t i = 0; i < changed.size(); ++i) {
     if (scores[i] > kBanned) order.emplace_back(-scores[i], changed[i]);

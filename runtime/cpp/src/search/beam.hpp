@@ -47,7 +47,7 @@ struct BeamSlot : Slot {
   std::size_t max_finished_;       // maximum size of `finished`
   std::int64_t uncounted_tokens_;  // tokens of the prefix that do not count towards the length
 
-  Running extended(const Candidate& candidate) const;
+  Running extend(const Candidate& candidate) const;
   void finish(std::vector<Running> ending);
   bool is_search_over() const;
 };
@@ -84,7 +84,7 @@ class BeamSearch : public Policy {
 
   BeamSearch(Constraints constraints, const SpecialTokens& tokens, const Search& search, std::int64_t vocabulary,
              bool recomputes_logits);
-  std::vector<Scored> scored(DecoderState& state, const Slots& slots) const;
+  std::vector<Scored> score_rows(DecoderState& state, const Slots& slots) const;
   Scored with_rules(DecoderState& state, std::size_t row, double normaliser, const Scored& best, const Ids& generated,
                     const Request& request) const;
   Scored with_rules(const std::vector<float>& logits, const Ids& generated, const Request& request) const;

@@ -44,7 +44,7 @@ void Forks::choose(DecoderState& state, const Slots& slots, const Ids& token_ids
   Continuations next(state.rows());
   for (std::size_t index = 0; index < slots.size(); ++index) {
     if (!slots[index]) continue;
-    extend_all(state, static_cast<ForkedSlot&>(*slots[index]), index * rows(), token_ids, next);
+    extend_all(state, static_cast<ForkedSlot&>(*slots[index]), index * rows_per_sentence(), token_ids, next);
   }
   next.apply(state);
 }
@@ -86,15 +86,17 @@ void Forks::extend_all(DecoderState& state, ForkedSlot& slot, std::size_t first,
 Ids Forks::first_tokens(DecoderState& state, std::size_t row, const Slot& slot) const {
   if (!sampling_) return alternatives(state, row, slot);
   Ids tokens;
-  for (std::size_t number = 0; number < rows(); ++number) tokens.push_back(sample_next(state, row, slot, number));
+  for (std::size_t number = 0; number < rows_per_sentence(); ++number) {
+    tokens.push_back(sample_next(state, row, slot, number));
+  }
   return tokens;
 }
 
 // Return the best tokens after the rules were applied.
 Ids Forks::alternatives(DecoderState& state, std::size_t row, const Slot& slot) const {
   if (const auto forced = forced_token(slot)) return {*forced};
-  const std::vector<float> scores = constrained(state, row, slot);
-  Ids tokens = best_ids(scores, std::min(rows(), scores.size()));
+  const std::vector<float> scores = constrain(state, row, slot);
+  Ids tokens = best_ids(scores, std::min(rows_per_sentence(), scores.size()));
   const auto banned = std::find_if(tokens.begin(), tokens.end(),
                                    [&](std::int64_t id) { return std::isinf(scores[static_cast<std::size_t>(id)]); });
   tokens.erase(banned, tokens.end());
@@ -105,11 +107,11 @@ Ids Forks::alternatives(DecoderState& state, std::size_t row, const Slot& slot) 
 std::int64_t Forks::sample_next(DecoderState& state, std::size_t row, const Slot& answer, std::size_t number) const {
   if (const auto forced = forced_token(answer)) return *forced;
   const DrawPlace place{answer.request.key, number, static_cast<std::uint64_t>(answer.length)};
-  return draw(constrained(state, row, answer), *sampling_, place);
+  return draw(constrain(state, row, answer), *sampling_, place);
 }
 
 // Return a copy of the logits with the rules applied.
-std::vector<float> Forks::constrained(DecoderState& state, std::size_t row, const Slot& answer) const {
+std::vector<float> Forks::constrain(DecoderState& state, std::size_t row, const Slot& answer) const {
   std::vector<float> scores = state.logits(row);
   constraints_.apply(scores, answer.ids, answer.request);
   return scores;

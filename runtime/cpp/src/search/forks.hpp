@@ -45,7 +45,7 @@ class Forks : public Policy {
   Ids first_tokens(DecoderState& state, std::size_t row, const Slot& slot) const;
   Ids alternatives(DecoderState& state, std::size_t row, const Slot& slot) const;
   std::int64_t sample_next(DecoderState& state, std::size_t row, const Slot& answer, std::size_t number) const;
-  std::vector<float> constrained(DecoderState& state, std::size_t row, const Slot& answer) const;
+  std::vector<float> constrain(DecoderState& state, std::size_t row, const Slot& answer) const;
 };
 
 }  // namespace txport::core

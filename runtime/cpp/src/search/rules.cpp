@@ -65,13 +65,13 @@ Constraints::Constraints(const Rules& rules, const SpecialTokens& tokens)
 bool Constraints::is_end(std::int64_t token) const { return has(ends_, token); }
 
 bool Constraints::may_change(std::int64_t token, const Ids& generated, const Request& request) const {
-  return penalises() || has(banned(generated, request), token);
+  return penalises() || has(banned_ids(generated, request), token);
 }
 
 template <typename Number>
 void Constraints::apply(std::vector<Number>& scores, const Ids& generated, const Request& request) const {
   const auto at = [](std::int64_t id) { return static_cast<std::size_t>(id); };
-  const Ids ids = changed(generated, request);
+  const Ids ids = affected_ids(generated, request);
   std::vector<Number> changed_scores;
   for (const std::int64_t id : ids) changed_scores.push_back(scores[at(id)]);
   change(ids, changed_scores, generated, request);
@@ -83,9 +83,9 @@ void Constraints::apply(std::vector<Number>& scores, const Ids& generated, const
 template void Constraints::apply(std::vector<float>& scores, const Ids& generated, const Request& request) const;
 template void Constraints::apply(std::vector<double>& scores, const Ids& generated, const Request& request) const;
 
-Ids Constraints::changed(const Ids& generated, const Request& request) const {
-  Ids ids = banned(generated, request);
-  if (penalises()) append(ids, seen(generated));
+Ids Constraints::affected_ids(const Ids& generated, const Request& request) const {
+  Ids ids = banned_ids(generated, request);
+  if (penalises()) append(ids, seen_ids(generated));
   return distinct(std::move(ids));
 }
 
@@ -93,8 +93,8 @@ template <typename Number>
 void Constraints::change(const Ids& ids, std::vector<Number>& scores, const Ids& generated,
                          const Request& request) const {
   const auto penalty = static_cast<Number>(penalty_);
-  const Ids before = penalises() ? seen(generated) : Ids{};
-  const Ids never = distinct(banned(generated, request));
+  const Ids before = penalises() ? seen_ids(generated) : Ids{};
+  const Ids never = distinct(banned_ids(generated, request));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     Number& score = scores[i];
     if (std::binary_search(before.begin(), before.end(), ids[i])) score = score < 0 ? score * penalty : score / penalty;
@@ -106,7 +106,7 @@ template void Constraints::change(const Ids&, std::vector<float>&, const Ids&, c
 template void Constraints::change(const Ids&, std::vector<double>&, const Ids&, const Request&) const;
 
 // Return the ids that must not be generated next.
-Ids Constraints::banned(const Ids& generated, const Request& request) const {
+Ids Constraints::banned_ids(const Ids& generated, const Request& request) const {
   Ids ids{bos_};
   append(ids, generated);
   Ids banned = never_;
@@ -120,7 +120,7 @@ Ids Constraints::banned(const Ids& generated, const Request& request) const {
 }
 
 // Return each id so far once, including bos.
-Ids Constraints::seen(const Ids& generated) const {
+Ids Constraints::seen_ids(const Ids& generated) const {
   Ids ids{bos_};
   append(ids, generated);
   return distinct(std::move(ids));

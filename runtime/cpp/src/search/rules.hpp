@@ -28,7 +28,7 @@ class Constraints {
   bool may_change(std::int64_t token, const Ids& generated, const Request& request) const;
 
   // Return the ids whose scores the rules change after `generated`, ascending. Most of them are banned.
-  Ids changed(const Ids& generated, const Request& request) const;
+  Ids affected_ids(const Ids& generated, const Request& request) const;
   // Apply the rules to some scores, float or double: `scores[i]` is the score of `ids[i]`. Banned ids get -inf.
   template <typename Number>
   void change(const Ids& ids, std::vector<Number>& scores, const Ids& generated, const Request& request) const;
@@ -46,8 +46,8 @@ class Constraints {
   Ids begin_suppress_;
   std::vector<Ids> phrases_;  // bad words of at least two ids
 
-  Ids seen(const Ids& generated) const;
-  Ids banned(const Ids& generated, const Request& request) const;
+  Ids seen_ids(const Ids& generated) const;
+  Ids banned_ids(const Ids& generated, const Request& request) const;
 };
 
 }  // namespace txport::core

@@ -17,11 +17,11 @@ class Batch {
       : scheduler_(scheduler),
         engine_(scheduler.engine_),
         policy_(scheduler.policy_),
-        rows_per_slot_(policy_.rows()),
+        rows_per_sentence_(policy_.rows_per_sentence()),
         source_length_(sizes.source),
         has_logits_(sizes.logits),
         slots_(sizes.sentences),
-        state_(allocated(sizes)) {}
+        state_(allocate(sizes)) {}
 
   // Run a group of steps and return the slots that took part. Finished slots have already left the batch. Empty if no
   // sentence is left for this batch.
@@ -31,7 +31,7 @@ class Batch {
       add_rows();
       refill();
     }
-    drained_ = count_waiting(1) == 0;
+    nothing_waits_ = count_waiting(1) == 0;
     Slots active;
     std::copy_if(slots_.begin(), slots_.end(), std::back_inserter(active), [](const auto& slot) { return slot; });
     if (active.empty()) return active;
@@ -45,35 +45,38 @@ class Batch {
 
   // Cancel a request if it is in this batch.
   void cancel(std::size_t index) {
-    const auto same = [index](const Encoded& each) { return each.entry.index == index; };
-    encoded_.erase(std::remove_if(encoded_.begin(), encoded_.end(), same), encoded_.end());
+    const auto same = [index](const EncodedSentence& each) { return each.entry.index == index; };
+    encoded_sentences_.erase(std::remove_if(encoded_sentences_.begin(), encoded_sentences_.end(), same),
+                             encoded_sentences_.end());
     for (const auto& slot : slots_) {
       if (slot && slot->index == index) slot->cancelled = true;
     }
   }
 
  private:
-  struct Encoded {
+  // A sentence of this batch that the encoder has read, before it gets a slot.
+  struct EncodedSentence {
     Scheduler::Entry entry;
     std::shared_ptr<const Memory> memory;
-    std::size_t row;
+    std::size_t row;  // in `memory`
   };
 
   Scheduler& scheduler_;
   const Engine& engine_;
   const Policy& policy_;
-  const std::size_t rows_per_slot_;   // Policy::rows
-  const std::int64_t source_length_;  // longest source at the beginning of the batch
+  const std::size_t rows_per_sentence_;  // Policy::rows_per_sentence
+  const std::int64_t source_length_;     // longest source at the beginning of the batch
   const bool has_logits_;
   Slots slots_;
   std::unique_ptr<DecoderState> state_;
-  std::deque<Encoded> encoded_;
+  std::deque<EncodedSentence> encoded_sentences_;
   std::int64_t in_flight_ = 0;  // steps that were launched on the device but not read yet
-  bool drained_ = false;        // no sentence waits for this batch at this step; more may arrive later
+  bool nothing_waits_ = false;  // no sentence waits for this batch at this step; more may arrive later
 
-  // Return the number of sentences that could be placed in this batch now. Counting stops at `max_count` of the queue.
+  // Return the number of sentences that could be placed in this batch now: encoded ones, and up to `max_count` of the
+  // queue.
   std::size_t count_waiting(std::size_t max_count) {
-    return encoded_.size() + scheduler_.count_waiting(*state_, has_logits_, max_count);
+    return encoded_sentences_.size() + scheduler_.count_waiting(*state_, has_logits_, max_count);
   }
 
   std::size_t count_active() const {
@@ -95,7 +98,7 @@ class Batch {
     state_->override_tokens(rows, Ids(rows.size(), engine_.tokens().pad), std::vector<bool>(rows.size(), true));
   }
 
-  // If more sentences wait than slots are free, grow the batch to at least twice its size.
+  // If more sentences wait than slots are free, grow the batch to at least twice its size, up to its maximum.
   void add_rows() {
     const std::size_t count = slots_.size();
     const std::size_t max_count = scheduler_.max_sentences(source_length_);
@@ -106,10 +109,10 @@ class Batch {
     // DecoderState::resized cannot create empty rows, so copy the rows of the first slot and mark the copies as
     // finished.
     std::vector<std::size_t> rows = rows_of(all_slots());
-    while (rows.size() < total * rows_per_slot_) rows.push_back(rows.size() % rows_per_slot_);
+    while (rows.size() < total * rows_per_sentence_) rows.push_back(rows.size() % rows_per_sentence_);
     state_ = state_->resized(rows, target(slots_));
     std::iota(rows.begin(), rows.end(), std::size_t{0});
-    rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count * rows_per_slot_));
+    rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count * rows_per_sentence_));
     end_rows(rows);
     slots_.resize(total);
   }
@@ -120,23 +123,23 @@ class Batch {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       if (!slots_[index]) free_slots.push_back(index);
     }
-    while (!free_slots.empty() && (!encoded_.empty() || encode_group())) {
-      const std::shared_ptr<const Memory> memory = encoded_.front().memory;
+    while (!free_slots.empty() && (!encoded_sentences_.empty() || encode_group())) {
+      const std::shared_ptr<const Memory> memory = encoded_sentences_.front().memory;
       std::vector<std::size_t> rows;
       std::vector<std::size_t> memory_rows;
       Ids limits;
       std::vector<std::size_t> restricted;
       std::vector<std::shared_ptr<const Ids>> words;
-      while (!free_slots.empty() && !encoded_.empty() && encoded_.front().memory == memory) {
-        Encoded next = std::move(encoded_.front());
-        encoded_.pop_front();
+      while (!free_slots.empty() && !encoded_sentences_.empty() && encoded_sentences_.front().memory == memory) {
+        EncodedSentence next = std::move(encoded_sentences_.front());
+        encoded_sentences_.pop_front();
         const std::int64_t limit = next.entry.request.limit(engine_.limits());
         if (next.entry.request.words != nullptr) {
-          restricted.push_back(free_slots.front() * rows_per_slot_);
+          restricted.push_back(free_slots.front() * rows_per_sentence_);
           words.push_back(next.entry.request.words);
         }
         slots_[free_slots.front()] = policy_.slot(next.entry.index, std::move(next.entry.request), limit);
-        rows.push_back(free_slots.front() * rows_per_slot_);
+        rows.push_back(free_slots.front() * rows_per_sentence_);
         memory_rows.push_back(next.row);
         limits.push_back(limit);
         free_slots.pop_front();
@@ -154,12 +157,14 @@ class Batch {
     Ids lengths;
     lengths.reserve(group.size());
     for (const Scheduler::Entry& entry : group) lengths.push_back(entry.request.source_length());
-    const auto memory = encoded(group, lengths);
-    for (std::size_t row = 0; row < group.size(); ++row) encoded_.push_back({std::move(group[row]), memory, row});
+    const auto memory = encode(group, lengths);
+    for (std::size_t row = 0; row < group.size(); ++row)
+      encoded_sentences_.push_back({std::move(group[row]), memory, row});
     return true;
   }
 
-  std::shared_ptr<const Memory> encoded(const std::vector<Scheduler::Entry>& group, const Ids& lengths) const {
+  // Run the encoder on the padded sources of a group.
+  std::shared_ptr<const Memory> encode(const std::vector<Scheduler::Entry>& group, const Ids& lengths) const {
     const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
     const auto& first = group.front().request.vectors;
     if (first != nullptr) {
@@ -179,37 +184,39 @@ class Batch {
     return engine_.encode(ids, lengths);
   }
 
-  // Return a new state. If memory does not suffice, the error contains the largest batch that fits.
-  std::unique_ptr<DecoderState> allocated(const Scheduler::BatchSizes& sizes) const {
+  // Return a new state. If memory does not suffice for several rows per sentence, the error names a smaller size that
+  // fits, found by halving.
+  std::unique_ptr<DecoderState> allocate(const Scheduler::BatchSizes& sizes) const {
     const std::int64_t source = engine_.ragged() ? engine_.limits().source : sizes.source;
-    const auto allocate = [&](std::size_t sentences, std::size_t rows) {
+    const auto try_to_allocate = [&](std::size_t sentences, std::size_t rows) {
       return engine_.allocate(sentences * rows, source, sizes.target, {has_logits_, policy_.top(), rows});
     };
     const auto fits = [&](std::size_t sentences, std::size_t rows) {
       try {
-        return allocate(sentences, rows) != nullptr;
+        return try_to_allocate(sentences, rows) != nullptr;
       } catch (const std::bad_alloc&) {
       } catch (const ResourceError&) {
       }
       return false;
     };
     const auto smaller = [&]() -> std::string {
-      for (std::size_t count = sizes.sentences / 2; count > 0 && rows_per_slot_ > 1; count /= 2) {
-        if (fits(count, rows_per_slot_)) return "batch " + std::to_string(count);
+      for (std::size_t count = sizes.sentences / 2; count > 0 && rows_per_sentence_ > 1; count /= 2) {
+        if (fits(count, rows_per_sentence_)) return "batch " + std::to_string(count);
       }
-      for (std::size_t rows = rows_per_slot_ / 2; rows > 0; rows /= 2) {
+      for (std::size_t rows = rows_per_sentence_ / 2; rows > 0; rows /= 2) {
         if (fits(1, rows)) return "beam or n_best " + std::to_string(rows);
       }
       return "";
     };
+    // Called by the handlers below. `throw` without a value throws the exception again that they have caught.
     const auto fail = [&] {
       const std::string fitting = smaller();
       if (fitting.empty()) throw;
       throw ResourceError("there is not enough memory for " + std::to_string(sizes.sentences) + " sentences of " +
-                          std::to_string(rows_per_slot_) + " rows each: " + fitting + " fits");
+                          std::to_string(rows_per_sentence_) + " rows each: " + fitting + " fits");
     };
     try {
-      return allocate(sizes.sentences, rows_per_slot_);
+      return try_to_allocate(sizes.sentences, rows_per_sentence_);
     } catch (const std::bad_alloc&) {
       fail();
     } catch (const ResourceError&) {
@@ -218,12 +225,13 @@ class Batch {
     return nullptr;
   }
 
-  bool is_half_free(const Slots& active) const { return drained_ && 2 * active.size() <= slots_.size(); }
+  bool should_shrink(const Slots& active) const { return nothing_waits_ && 2 * active.size() <= slots_.size(); }
 
-  // Move to longer caches if a row has filled them, and to fewer rows if half of them are free and no sentence waits.
+  // Move the rows to longer caches if a row has filled them, or to a smaller batch if at least half of the rows are
+  // free and no sentence waits. Whenever rows move and no sentence waits, free rows are dropped.
   void grow_or_shrink(const Slots& active) {
-    if (in_flight_ > 0 || (longest(active) < state_->target() && !is_half_free(active))) return;
-    const std::vector<std::size_t> order = drained_ ? compacted_slots() : all_slots();
+    if (in_flight_ > 0 || (longest(active) < state_->target() && !should_shrink(active))) return;
+    const std::vector<std::size_t> order = nothing_waits_ ? compacted_slots() : all_slots();
     state_ = state_->resized(rows_of(order), target(active));
     Slots slots;
     slots.reserve(order.size());
@@ -268,7 +276,7 @@ class Batch {
   std::vector<std::size_t> rows_of(const std::vector<std::size_t>& slots) const {
     std::vector<std::size_t> rows;
     for (const std::size_t index : slots) {
-      for (std::size_t row = 0; row < rows_per_slot_; ++row) rows.push_back(index * rows_per_slot_ + row);
+      for (std::size_t row = 0; row < rows_per_sentence_; ++row) rows.push_back(index * rows_per_sentence_ + row);
     }
     return rows;
   }
@@ -285,7 +293,7 @@ class Batch {
     // the host. Groups are then half as long, because up to two groups of steps are wasted after the last row has
     // finished. Finished rows stay unchanged.
     const bool cancelled = std::any_of(active.begin(), active.end(), [](const auto& slot) { return slot->cancelled; });
-    const bool ahead = engine_.poll() > 1 && !one_by_one && !cancelled && drained_ && !is_half_free(active);
+    const bool ahead = engine_.poll() > 1 && !one_by_one && !cancelled && nothing_waits_ && !should_shrink(active);
     const std::int64_t max_steps = scheduler_.max_steps_ahead_;
     const std::int64_t group = one_by_one ? 1 : ahead ? std::max<std::int64_t>(max_steps / 2, 1) : max_steps;
     if (in_flight_ == 0) in_flight_ = launch(group, active);
@@ -311,7 +319,7 @@ namespace {
 // Return the maximum number of sentences that the engine can run together.
 std::int64_t max_sentences_of(const Engine& engine, const Policy& policy) {
   const std::int64_t batch = engine.limits().batch;
-  const auto rows = static_cast<std::int64_t>(policy.rows());
+  const auto rows = static_cast<std::int64_t>(policy.rows_per_sentence());
   if (batch >= rows) return batch / rows;
   throw InputError("a sentence needs " + std::to_string(rows) + " rows, but this bundle supports at most " +
                    std::to_string(batch));
@@ -384,7 +392,8 @@ std::size_t Scheduler::max_sentences(std::int64_t source_length) const {
 std::vector<Scheduler::Entry> Scheduler::take_group(const DecoderState& state, bool logits) {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> group;
-  for (std::size_t count = count_admissible(state, logits, state.rows() / policy_.rows()); count > 0; --count) {
+  for (std::size_t count = count_admissible(state, logits, state.rows() / policy_.rows_per_sentence()); count > 0;
+       --count) {
     group.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
@@ -442,7 +451,7 @@ std::size_t Scheduler::share(std::int64_t workers) const {
 std::size_t Scheduler::count_admissible(const DecoderState& state, bool logits, std::size_t max_count) const {
   if (queue_.empty()) return 0;
   const bool half = !engine_.ragged() && 2 * head_source_length() <= state.source();
-  if (half && queue_.size() * policy_.rows() >= state.rows()) return 0;
+  if (half && queue_.size() * policy_.rows_per_sentence() >= state.rows()) return 0;
   std::size_t count = 0;
   for (max_count = std::min(max_count, share(workers_)); count < max_count; ++count) {
     const Request& request = queue_[count].request;

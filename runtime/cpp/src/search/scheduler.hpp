@@ -2,8 +2,9 @@
 //
 // Rows are independent: a finished row gets the next waiting sentence while the others continue, so a batch never waits
 // for its longest sentence. Sentences may be submitted while batches run. A batch grows when more sentences wait than
-// it has free rows. When no sentence waits and half of the rows are free, the other rows move together into a smaller
-// batch. Caches start short and double, so that short translations do not pay for the longest cache.
+// it has free rows. When no sentence waits and at least half of the rows are free, the others move together into a
+// smaller batch. Caches start short and double, so that short translations do not pay for the longest cache. When rows
+// move to longer caches and no sentence waits, free rows are dropped as well.
 #pragma once
 
 #include <atomic>
@@ -25,27 +26,29 @@ namespace txport::core {
 inline constexpr std::int64_t kBatchTokens = 4096;
 
 struct SearchOptions {
-  std::optional<std::int64_t> rows;          // maximum batch size in sentences; no value: Limits::batch
+  // Maximum batch size in sentences; no value: as many as Limits::batch rows hold.
+  std::optional<std::int64_t> rows;
   std::int64_t batch_tokens = kBatchTokens;  // maximum batch size in source tokens, including padding
   // Number of threads that decode in parallel. Each runs a batch with a share of `rows` and `batch_tokens`. The engine
   // must support this, as engines on the CPU do.
   std::int64_t workers = 1;
 };
 
-// The slots of a batch, each with Policy::rows rows; null for free ones.
+// The slots of a batch, one for each sentence; null for free ones.
 using Slots = std::vector<std::shared_ptr<Slot>>;
 
 // Choice of tokens. Threads may share a policy.
 class Policy {
  public:
-  explicit Policy(std::size_t rows = 1, std::size_t top = 0) : rows_(rows), top_(top) {}
+  explicit Policy(std::size_t rows_per_sentence = 1, std::size_t top = 0)
+      : rows_per_sentence_(rows_per_sentence), top_(top) {}
   virtual ~Policy() = default;
   Policy(const Policy&) = delete;
   Policy& operator=(const Policy&) = delete;
 
-  // Number of rows per request. The sentence is placed in the first of them; the others are finished until the policy
-  // reorders the rows.
-  std::size_t rows() const { return rows_; }
+  // Number of rows that a sentence takes in a batch. It is placed in the first of these rows; the others are finished
+  // until the policy reorders the rows.
+  std::size_t rows_per_sentence() const { return rows_per_sentence_; }
   // Largest k that the policy passes to DecoderState::top.
   std::size_t top() const { return top_; }
 
@@ -57,12 +60,13 @@ class Policy {
   virtual bool needs_logits(const Request& request) const = 0;
   // Return whether `choose` must process the next step of these slots before another step begins. No slot is null.
   virtual bool steps_one_by_one(const Slots& slots) const = 0;
-  // Append tokens to the slots: `token_ids` `[steps, rows]`, which the device chose, or others. If `one_by_one`, there
-  // is one step, and all steps of the state have been read.
+  // Append tokens to the slots. `token_ids` `[steps, rows]` contains the tokens that the device chose; a policy may
+  // choose others from the logits or candidates of `state`. If `one_by_one`, there is one step, and no further step has
+  // started.
   virtual void choose(DecoderState& state, const Slots& slots, const Ids& token_ids, bool one_by_one) const = 0;
 
  private:
-  const std::size_t rows_;
+  const std::size_t rows_per_sentence_;
   const std::size_t top_;
 };
 
@@ -87,7 +91,8 @@ class Scheduler {
   std::set<std::size_t> waiting();
   // Remove a waiting request from the queue. Return false if it is not in the queue.
   bool drop(std::size_t index);
-  // Remove the requests with which the next batch would begin.
+  // Remove the requests at the head of the queue, as many as a batch may have. For a batch that failed before it took
+  // any request: its requests are among these.
   void drop_head();
 
  private:

@@ -112,7 +112,7 @@ SharedBatches::~SharedBatches() { delete groups_.load(); }
 std::vector<Result> SharedBatches::decode(std::vector<Request> requests) const {
   const auto rows = static_cast<std::size_t>(options_.rows.value_or(engine_.limits().batch));
   if (engine_.ragged() && options_.workers <= 1 && !requests.empty() && requests.size() < rows) {
-    if (auto results = joined(requests)) return std::move(*results);
+    if (auto results = try_join(requests)) return std::move(*results);
   }
   return decode_all(engine_, std::move(requests), options_);
 }
@@ -134,7 +134,7 @@ SharedBatches::Groups& SharedBatches::groups() const {
 }
 
 // Decode in a shared batch. Return no value if there is no batch for this call, or if the batch failed.
-std::optional<std::vector<Result>> SharedBatches::joined(const std::vector<Request>& requests) const {
+std::optional<std::vector<Result>> SharedBatches::try_join(const std::vector<Request>& requests) const {
   Groups& groups = this->groups();
   std::unique_lock lock(groups.mutex);
   const std::shared_ptr<Group> group = group_of(groups, requests.front().search);

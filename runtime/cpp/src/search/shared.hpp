@@ -45,7 +45,7 @@ class SharedBatches {
   mutable std::atomic<Groups*> groups_;
 
   Groups& groups() const;
-  std::optional<std::vector<Result>> joined(const std::vector<Request>& requests) const;
+  std::optional<std::vector<Result>> try_join(const std::vector<Request>& requests) const;
   std::shared_ptr<Group> group_of(Groups& groups, const Search& search) const;
 };
 
