@@ -18,6 +18,8 @@ POSITIONS = ("sinusoidal", "learned", "relative", "rotary")
 POSITION_TABLES = ("stack", "layer")
 FEED_FORWARDS = ("plain", "gated")
 LARGEST = 1 << 24  # far above real sizes; the product of two fits 64 bits
+# Maxima of sizes that take memory before any weight is read: modules of layers, and tables of sinusoids.
+_MAXIMA = {"encoder_layers": 1024, "decoder_layers": 1024, "max_positions": 1 << 17, "max_source_positions": 1 << 17}
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 INITIALISATIONS = ("scaled", "annotated", "d2l")
 
@@ -262,8 +264,9 @@ class Config:
         for name in (*size_fields, "d_model", "heads", "ffn", "encoder_layers", "decoder_layers", *optional):
             size = getattr(self, name)
             minimum = int(name != "encoder_layers" or self.source != "features")
-            is_valid = (size is None and name in optional) or minimum <= size <= LARGEST
-            _require(is_valid, name, size, f"must be at least {minimum} and at most {LARGEST}")
+            maximum = _MAXIMA.get(name, LARGEST)
+            is_valid = (size is None and name in optional) or minimum <= size <= maximum
+            _require(is_valid, name, size, f"must be at least {minimum} and at most {maximum}")
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even")
         for heads in (self.heads, self.decoder_heads or self.heads) if self.head_dim is None else ():
             _require(self.d_model % heads == 0, "d_model", self.d_model, f"must be divisible by heads ({heads})")

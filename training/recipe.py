@@ -125,7 +125,7 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise InputError(
             f"recipe {name} cannot be read ({error.strerror}): give a .toml file or one of {recipe_names}"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"recipe {file} is not TOML: {error}") from None
     for override in overrides:
         _override(table, override)

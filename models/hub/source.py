@@ -1,5 +1,6 @@
 """Model files from a directory, an archive, or a repository of the Hugging Face hub."""
 
+import errno
 import re
 import stat
 import sys
@@ -27,6 +28,8 @@ MIN_UNPACKED = 64 << 20
 MAX_RATIO = 16
 # Allowance for headers and padding of compressed .tar files, in bytes.
 MAX_HEADERS = 8 << 20
+# Errors of names that are too long, or both a file and a directory.
+_IMPOSSIBLE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 # Files that importers need. For bundles, the manifest lists them.
 _MODEL_FILES = (
     *("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.txt", "*.argosmodel", "*.npz", "*.yml"),
@@ -107,6 +110,11 @@ def unpack(archive: Path, directory: Path) -> None:
     except TxportError:
         raise
     except Exception as error:  # zlib, lzma, zipfile and tarfile all raise exceptions of their own
+        if isinstance(error, OSError) and error.errno in _IMPOSSIBLE:
+            place = str(error.filename).removeprefix(f"{directory}/")
+            raise InputError(
+                f"{archive} has {place:.80}, which cannot be a file ({error.strerror}): pack it again"
+            ) from None
         if isinstance(error, OSError) and error.errno is not None:
             raise
         if isinstance(error, RuntimeError) and "encrypted" in str(error):

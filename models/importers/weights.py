@@ -136,7 +136,7 @@ def read_directory(directory: Path) -> dict[str, Stored]:
 def _shards(index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index} is not an index of weights ({error!r}); copy it again") from None
     for name in names:
         if not isinstance(name, str) or "/" in name or not (index.parent / name).is_file():

@@ -25,7 +25,14 @@ from txport.runtime.serve.keys import Keys
 from txport.runtime.serve.languages import name_of
 from txport.runtime.serve.logs import log
 from txport.runtime.serve.observer import METRICS, Guard, Observer
-from txport.runtime.serve.requests import TranslationRequest, array_of, feature_request, fields_of, translation_request
+from txport.runtime.serve.requests import (
+    TranslationRequest,
+    array_of,
+    feature_request,
+    fields_of,
+    query_of,
+    translation_request,
+)
 from txport.runtime.serve.service import Record, Service, event
 from txport.runtime.serve.settings import ServiceSettings
 
@@ -181,9 +188,10 @@ class Routes:
     async def features(self, request: Request) -> Response:
         """Translate feature vectors. The body is a NumPy array `[vectors, size]`."""
         key, body = await self._body(request)
-        key = key or request.query_params.get("api_key", "")
+        query = query_of(request.url.query)
+        key = key or query.get("api_key", "")
         self._keys.check(key)
-        model, alignments = feature_request(request.query_params)
+        model, alignments = feature_request(query)
         array = await asyncio.to_thread(array_of, body, request.headers.get("Content-Type", ""))
         client = key or _host(request)
         work = self._service.features(array, model, alignments, client, request.scope["record"])
@@ -213,7 +221,7 @@ class Routes:
             fields = fields_of(*arguments)
         else:
             fields = await asyncio.to_thread(fields_of, *arguments)
-        key = key or str(fields.get("api_key") or request.query_params.get("api_key") or "")
+        key = key or str(fields.get("api_key") or query_of(request.url.query).get("api_key") or "")
         self._keys.check(key)
         parsed = translation_request(fields, settings)
         client = key or _host(request)

@@ -95,17 +95,33 @@ def fields_of(body: bytes, content_type: str, query: str) -> Mapping[str, Any]:
             if not isinstance(fields, dict):
                 raise Refusal(400, "the body is JSON, but not an object: give {...}")
             return fields
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+        pairs = _pairs(query)
         if kind == "multipart/form-data":
             pairs += parts_of(body, content_type)
         else:
-            pairs += parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+            pairs += _pairs(body.decode())
     except UnicodeError:
         raise Refusal(400, "the body is not UTF-8") from None
     except (ValueError, RecursionError):
         raise Refusal(400, f"the body is not {'JSON' if 'json' in kind else 'a form'} that can be read") from None
     # Forms encode line ends as \r\n.
     return {name: value.replace("\r\n", "\n") for name, value in pairs}
+
+
+def query_of(query: str) -> dict[str, str]:
+    """Return the fields of a URL.
+
+    Raises:
+        Refusal: 400, there are too many, or they are not UTF-8.
+    """
+    try:
+        return dict(_pairs(query))
+    except ValueError:
+        raise Refusal(400, f"the URL has more than {_MAX_FIELDS} fields, or is not UTF-8") from None
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
 
 
 def parts_of(body: bytes, content_type: str) -> list[tuple[str, str]]:
@@ -198,8 +214,9 @@ def feature_request(fields: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def _check_names(fields: Mapping[str, Any], names: frozenset[str]) -> None:
-    if unknown := sorted(fields.keys() - names):
-        raise Refusal(400, f"there is no field {unknown[0][:80]!r}: {nearest(unknown[0], sorted(names))}")
+    unknown = next((name for name in fields if name not in names), None)
+    if unknown is not None:
+        raise Refusal(400, f"there is no field {unknown[:80]!r}: {nearest(unknown, sorted(names))}")
 
 
 def _check(parsed: TranslationRequest, form: str, settings: ServiceSettings) -> None:

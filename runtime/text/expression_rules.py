@@ -1,19 +1,27 @@
-"""Rules for regular expressions of a tokenizer.json, checked before the library `tokenizers` reads them.
+"""Rules for expressions and replacements of a tokenizer.json, checked before the library `tokenizers` reads them.
 
 The engine of this library backtracks, and holds Python's global lock meanwhile. An expression with several ambiguous
-quantifiers before a part that must match stops a server for minutes.
+quantifiers before a part that must match stops a server for minutes. Replacements by long texts, or several in a row,
+fill the memory.
 """
 
 import json
 import math
 import re
+from base64 import b64decode
 from dataclasses import dataclass
 from typing import Any
+
+from txport.runtime.text.sentencepiece_rules import check_table
 
 # Logarithm (base 2) of the number of ways in which an expression may match at one place of a text.
 MAX_BITS = 17.0
 # The same for a quantifier without a maximum, in a text of the length that tx-serve accepts.
 _UNBOUNDED = 15.0
+# Maximum factor by which all replacements of a file together can lengthen a text. Usual files have 1 to 4.
+MAX_GROWTH = 256
+# Words of files that are parsed for the checks; others are not, since that takes a tenth of the library's own time.
+_PARSED = (b'"Regex"', b'"Replace"', b'"Precompiled"', rb"\u")
 _ATOM = re.compile(r"\\[pPx]\{[^}]*\}|\\[^gk]|[^\\\[\](){}*+?|]|[\]}]", re.DOTALL)
 _GROUP = re.compile(r"\((?:\?(?:<?[=!]|:|>|<\w+>|[imx-]*:|(?=[imx-]+\))))?")
 _COUNT = re.compile(r"([*+?]|\{(\d*)(,?)(\d*)\})[?+]?")
@@ -28,29 +36,49 @@ class _Ambiguity:
 
 
 class SlowExpression(ValueError):
-    """An expression that may take minutes."""
+    """An expression that may take minutes, or replacements that fill the memory."""
 
 
 def check_expressions(tokenizer: bytes) -> None:
-    """Refuse a tokenizer.json with a regular expression that may take minutes.
+    """Refuse a tokenizer.json with an expression that may take minutes, or with replacements that fill the memory.
 
     Raises:
         SlowExpression: the reason, as the rest of a sentence that begins with the file's name.
         ValueError: it is not JSON.
     """
-    if b'"Regex"' not in tokenizer and rb"\u" not in tokenizer:
+    if not any(word in tokenizer for word in _PARSED):
         return
     patterns: list[str] = []
+    tables: list[str] = []
+    growth = 1
 
-    def collect(pairs: list[tuple[str, Any]]) -> None:
+    def collect(pairs: list[tuple[str, Any]]) -> Any:
+        nonlocal growth
+        members = dict(pairs)
         patterns.extend(value for key, value in pairs if key == "Regex" and isinstance(value, str))
+        tables.extend(value for key, value in pairs if key == "precompiled_charsmap" and isinstance(value, str))
+        if "pattern" in members and isinstance(members.get("content"), str):
+            # Expressions and empty texts may match between all characters.
+            growth *= max(1, len(members["content"]) + (not members["pattern"]))
+        return members.get("String")
 
     json.loads(tokenizer, object_pairs_hook=collect)
+    _check_replacements(growth, tables)
     for pattern in patterns:
         if bits_of(pattern) > MAX_BITS:
             raise SlowExpression(
                 f"contains the regular expression {pattern[:80]!r}, which may take minutes for some texts"
             )
+
+
+def _check_replacements(growth: int, tables: list[str]) -> None:
+    if growth > MAX_GROWTH or len(tables) > 1:
+        raise SlowExpression(f"contains replacements that make a text more than {MAX_GROWTH} times as long")
+    for table in tables:
+        try:
+            check_table(b64decode(table))
+        except ValueError as error:
+            raise SlowExpression(str(error)) from error
 
 
 def bits_of(pattern: str) -> float:

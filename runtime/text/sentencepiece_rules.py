@@ -124,7 +124,7 @@ def _check_model(model: bytes) -> None:
             _check_trainer(value)
         elif tag in (_NORMALIZER, _DENORMALIZER):
             for table in (each for inner, each in tagged(value) if inner == _TABLE):
-                _check_table(table)
+                check_table(table)
     _check_nesting(user_defined)
 
 
@@ -175,8 +175,12 @@ def _check_nesting(user_defined: list[bytes]) -> None:
             raise _Refusal(f"has more than {MAX_NESTED} user-defined pieces that begin with each other")
 
 
-def _check_table(table: bytes) -> None:
-    """Check every unit of a normalisation table that a text can reach."""
+def check_table(table: bytes) -> None:
+    """Check every unit of a normalisation table that a text can reach.
+
+    Raises:
+        ValueError: as of `check_sentencepiece`.
+    """
     if not table or hashlib.sha256(table).digest() in _TRUSTED_TABLES:
         return
     size = int.from_bytes(table[:4], "little")

@@ -32,7 +32,7 @@ def byte_level_tokenizer(directory: Path, rows: int) -> bytes:
         else:
             vocabulary = {piece: i for i, (piece, _) in enumerate(pieces)}
         largest = max(*vocabulary.values(), *(token["id"] for token in value["added_tokens"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{file} is not a byte-level tokenizer ({error!r}): give --no-tokenizer") from None
     if largest >= rows:
         raise CheckpointError(

@@ -29,11 +29,13 @@ def pieces_of(model: bytes, file: object) -> list[str]:
     try:
         check_sentencepiece(model)
         processor.LoadFromSerializedProto(model)
+        return [str(processor.id_to_piece(i)) for i in range(processor.get_piece_size())]
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{file} has a piece that is not UTF-8: copy it again, or give --no-tokenizer") from None
     except ValueError as error:
         raise CheckpointError(f"{file} {error}: copy it again, or give --no-tokenizer") from None
     except RuntimeError:
         raise CheckpointError(f"{file} is not a SentencePiece model: copy it again, or give --no-tokenizer") from None
-    return [str(processor.id_to_piece(i)) for i in range(processor.get_piece_size())]
 
 
 def completed(model: bytes, existing: Iterable[str], required: Iterable[str]) -> bytes:

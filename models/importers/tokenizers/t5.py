@@ -191,7 +191,7 @@ def json_sentencepiece(directory: Path) -> tuple[Path, bytes | None]:
         raise CheckpointError(f"{directory} holds neither {SPM[0]} nor {_JSON}: copy it too, or give --no-tokenizer")
     try:
         return file, sentencepiece_of(read_bytes(file))
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise CheckpointError(f"{file} is not a tokenizer ({error!r}): copy it again, or give --no-tokenizer") from None
 
 

@@ -99,6 +99,23 @@ def test_archives_that_would_fill_the_disk_are_refused(
         assert (directory / "weights").read_bytes() == zeros
 
 
+@pytest.mark.parametrize(
+    "names", [("x" * 300,), ("a", "a/b"), ("a/b", "a")], ids=["long", "file first", "folder first"]
+)
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_names_that_cannot_be_files_are_one_sentence(kind: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    archive = tmp_path / f"model.{kind}"
+    with zipfile.ZipFile(archive, "w") if kind == "zip" else tarfile.open(archive, "w") as file:
+        for name in names:
+            if isinstance(file, zipfile.ZipFile):
+                file.writestr(name, b"x")
+            else:
+                file.addfile(tarfile.TarInfo(name))
+    with pytest.raises(InputError, match=rf"has {names[-1][:80]}, which cannot be a file .*pack it again"):
+        with open_source(str(archive), "main", offline=False):
+            raise AssertionError("it was unpacked")
+
+
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.DIRTYPE])
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
 def test_headers_of_small_archives_do_not_fill_the_memory(

@@ -1,11 +1,14 @@
 """Regular expressions of a tokenizer.json: those that models have are read, those that take minutes are refused."""
 
+import base64
 import json
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from make_hostile_pieces import chain, table
 from txport.runtime.errors import BundleError
 from txport.runtime.text.expression_rules import MAX_BITS, bits_of
 from txport.runtime.text.sides import TokenizersSide as FromTokenizers
@@ -66,3 +69,38 @@ def test_expressions_that_take_minutes_are_refused(pattern: str, tmp_path: Path)
 @pytest.mark.parametrize("pattern", [r"(?<n>a)\g<n>", "(?~a)", "(?#x)a", "(", "[a", "a)", "(" * 5000])
 def test_syntax_that_is_not_understood_counts_as_slow(pattern: str) -> None:
     assert math.isinf(bits_of(pattern))
+
+
+def replacement(content: str, **pattern: str) -> dict[str, object]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def charsmap(text: bytes) -> dict[str, str]:
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table(chain(1), text)).decode()}
+
+
+NORMALIZERS: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "usual": ([replacement(" ", Regex=" {2,}"), replacement("\u2581", String=" "), charsmap(b"b\0")], ""),
+    "256": ([replacement("a" * 16, String="a")] * 2, ""),
+    "257": ([replacement("a" * 257, String="a")], "more than 256 times as long"),
+    "three": ([replacement("a" * 16, String="a")] * 3, "more than 256 times as long"),
+    "empty text": ([replacement("a", String="")] * 9, "more than 256 times as long"),
+    "expressions": ([replacement("a", Regex="a?")] * 9, "more than 256 times as long"),
+    "two tables": ([charsmap(b"b\0")] * 2, "more than 256 times as long"),
+    "table": ([charsmap(b"b" * 257 + b"\0")], "a rule that writes more than 256 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_replacements_that_fill_the_memory_are_refused(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[tokenizers]'")
+    normalizers, words = NORMALIZERS[name]
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
+    sequence = {"type": "Sequence", "normalizers": normalizers}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({"version": "1.0", "added_tokens": [], "normalizer": sequence, "model": model}))
+    if not words:
+        FromTokenizers(file)
+        return
+    with pytest.raises(BundleError, match=words):
+        FromTokenizers(file)
