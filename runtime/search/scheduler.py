@@ -167,7 +167,7 @@ class _Batch:
         return len(self._encoded) + self._waiting.count(self._state, self._logits, maximum)
 
     def _add_rows(self) -> None:
-        """Take at least twice as many rows if more sentences wait than slots are free."""
+        """Take twice as many rows or more, up to the maximum, if more sentences wait than slots are free."""
         count = len(self._slots)
         maximum = self._waiting.max_sentences(self._source)
         if count < maximum:
@@ -232,7 +232,10 @@ class _Batch:
         return 2 * len(active) <= len(self._slots)
 
     def _grow_or_shrink(self, active: list[Slot]) -> None:
-        """Move to longer caches if a row has filled them; move to fewer rows if half are free and no sentence waits."""
+        """Move to longer caches if a row has filled them, or to fewer rows if half are free and no sentence waits.
+
+        Whenever rows move and no sentence waits, free rows are dropped.
+        """
         full = _longest(active) >= self._state.target
         if self._in_flight or not (full or self._half_free(active)):
             return

@@ -113,7 +113,7 @@ class WaitingRequests:
             self._batches -= 1
 
     def drop_batch(self) -> list[int]:
-        """Remove and return the requests of a batch that does not fit into memory."""
+        """Remove and return as many requests as a batch may have, since the next batch does not fit into memory."""
         with self._lock:
             return [self._queue.popleft().number for _ in range(min(len(self._queue), self._rows))]
 

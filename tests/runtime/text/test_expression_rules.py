@@ -11,7 +11,7 @@ import pytest
 from make_hostile_pieces import chain, table
 from txport.runtime.errors import BundleError
 from txport.runtime.text.expression_rules import MAX_BITS, bits_of
-from txport.runtime.text.sides import TokenizersSide as FromTokenizers
+from txport.runtime.text.sides import TokenizersSide
 
 # Of GPT-2, Llama 3, GPT-4o, Nougat, Galactica and DeepSeek.
 GOOD = (
@@ -46,7 +46,7 @@ def of_expression(file: Path, pattern: str) -> Path:
 @pytest.mark.parametrize("pattern", GOOD)
 def test_expressions_of_models_are_read_and_fast(pattern: str, tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'txport[tokenizers]'")
-    side = FromTokenizers(of_expression(tmp_path / "tokenizer.json", pattern))
+    side = TokenizersSide(of_expression(tmp_path / "tokenizer.json", pattern))
     start = time.thread_time()
     for text in ("a" * 5000, " " * 5000, "1" * 5000, "\n" * 5000):
         side.encode(text)
@@ -60,10 +60,10 @@ def test_expressions_that_take_minutes_are_refused(pattern: str, tmp_path: Path)
     assert bits_of(pattern) > MAX_BITS
     file = of_expression(tmp_path / "tokenizer.json", pattern)
     with pytest.raises(BundleError, match=r"tokenizer\.json contains the regular expression .* may take minutes"):
-        FromTokenizers(file)
+        TokenizersSide(file)
     file.write_text(file.read_text().replace("Regex", "Re\\u0067ex"))
     with pytest.raises(BundleError, match="may take minutes"):
-        FromTokenizers(file)
+        TokenizersSide(file)
 
 
 @pytest.mark.parametrize("pattern", [r"(?<n>a)\g<n>", "(?~a)", "(?#x)a", "(", "[a", "a)", "(" * 5000])
@@ -100,7 +100,7 @@ def test_replacements_that_fill_the_memory_are_refused(name: str, tmp_path: Path
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps({"version": "1.0", "added_tokens": [], "normalizer": sequence, "model": model}))
     if not words:
-        FromTokenizers(file)
+        TokenizersSide(file)
         return
     with pytest.raises(BundleError, match=words):
-        FromTokenizers(file)
+        TokenizersSide(file)

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import BundleError, EngineError, InputError, TxportError
-from txport.runtime.text.sides import SentencePieceSide as Pieces
-from txport.runtime.text.sides import TokenizersSide as FromTokenizers
+from txport.runtime.text.sides import SentencePieceSide
+from txport.runtime.text.sides import TokenizersSide
 from txport.runtime.text.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream
 
 EOS = 3
@@ -183,7 +183,7 @@ def test_long_runs_of_unknown_characters_give_the_ids_of_sentencepiece(
     text = "".join(part * count for part, count in parts)
     for name in ("words", "bytes"):
         processor = sentencepiece.SentencePieceProcessor(model_file=str(directory / f"{name}.model"))
-        pieces = Pieces(directory / f"{name}.model")
+        pieces = SentencePieceSide(directory / f"{name}.model")
         expected = ids_and_spans(processor, text)
         assert pieces.encode(text) == expected[0]
         assert pieces.locate(text) == expected
@@ -191,7 +191,7 @@ def test_long_runs_of_unknown_characters_give_the_ids_of_sentencepiece(
 
 def test_a_long_run_of_unknown_characters_takes_linear_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A million took SentencePiece 110 s, in which no signal was handled: it reads short parts of them now."""
-    pieces, read = Pieces(directory / "words.model"), list[int]()
+    pieces, read = SentencePieceSide(directory / "words.model"), list[int]()
     processor = pieces._processor
 
     class Counting:
@@ -228,4 +228,4 @@ def test_a_panic_of_tokenizers_is_an_error_of_ours(name: str, tmp_path: Path, mo
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model, **changes}))
     with pytest.raises(kind, match="copy or export the bundle again"):
-        FromTokenizers(file).encode("x" * 40)
+        TokenizersSide(file).encode("x" * 40)
