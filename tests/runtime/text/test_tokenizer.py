@@ -13,8 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from txport.runtime.bundle.tokenizer_schema import TokenizerDescription
 from txport.runtime.errors import BundleError, EngineError, InputError, TxportError
-from txport.runtime.text.sides import SentencePieceSide
-from txport.runtime.text.sides import TokenizersSide
+from txport.runtime.text.sides import SentencePieceSide, TokenizersSide
 from txport.runtime.text.tokenizer import IdsOnly, SentencePieceTokenizer, TextStream
 
 EOS = 3
