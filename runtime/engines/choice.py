@@ -147,7 +147,7 @@ def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
     if manifest.parameters is None:
         raise BundleError(
             f"{_NO_TABLE}: export it again with this version of txport, which writes them for models with LayerNorm or "
-            "RMSNorm"
+            "RMSNorm and without Shaw's positions"
         )
     if (reason := native.missing()) is not None:
         raise MissingLibrary(f"the fused engine cannot be used: {reason}")

@@ -79,7 +79,7 @@ Choice requested_fused(const Manifest& manifest, const EngineRequest& request, c
   }
   if (!manifest.parameters) {
     throw BundleError(kNoTable + std::string(": export it again with this version of txport, which writes them for "
-                                             "models with LayerNorm or RMSNorm"));
+                                             "models with LayerNorm or RMSNorm and without Shaw's positions"));
   }
   const std::string against = machine.against_fused(manifest);
   if (!against.empty()) throw MissingLibrary("the fused engine cannot be used: " + against);

@@ -152,7 +152,7 @@ def single(name: str, value: float) -> Variable:
 @pytest.mark.parametrize(
     ("added", "words"),
     [
-        (tensor("encoder/layer_0/self_attention/relative_position_keys", 5, 8), "relative position representations"),
+        (tensor("encoder/layer_0/self_attention/relative_position_keys", 5, 8), "different kinds of positions"),
         (tensor("encoder/layer_0/self_attention/q_norm/gamma", 8), "norms of queries, keys or values"),
         (tensor("decoder/layer_0/input_layer_norm/gamma", 32), "a norm on both sides of a sublayer"),
         (tensor("decoder/project_in/weight", 32, 16), "projections between embeddings and layers"),

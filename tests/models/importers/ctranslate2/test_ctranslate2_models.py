@@ -58,6 +58,8 @@ GRID: dict[str, dict[str, Any]] = {
     "umt5": {**T5, "per_layer": True, "ffn_glu": True, "activation": GELU_TANH, "tied": False},
     "rotary": {"rotary_dim": 8},
     "rotary_halves": {"rotary_dim": 0, "rotary_interleave": False, "quantization": "int8"},
+    "shaw": {"relative_position": True, "quantization": "int8"},
+    "shaw_scaled": {"relative_position": True, "heads": (4, 8), "queries_scale": 0.3, "scale": False, "tied": False},
     "no_final_norm": {"no_final_norm": True, "scale": 1.0, "decoder": {"scale_outputs": np.float32(0.3)}},
     "heads": {"heads": (4, 8), "layernorm_embedding": True},
     "head_dim": {"head_dim": 12, "inner": 48},
@@ -73,7 +75,7 @@ GRID: dict[str, dict[str, Any]] = {
     "bfloat16": {"quantization": "bfloat16"},
 }
 # Those whose ids and beams are compared through bundles.
-SEARCHED = ["opennmt", "marian", "t5", "no_final_norm"]
+SEARCHED = ["opennmt", "marian", "t5", "no_final_norm", "shaw"]
 FEW = 40
 
 
