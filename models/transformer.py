@@ -151,11 +151,8 @@ def _causal_mask(query: Tensor, key: Tensor) -> Tensor:
 
 def _distances(x: Tensor, key: Tensor, positions: Tensor | None) -> Tensor:
     """Return distances (key - query), int64 `[b or 1, t, s]`, for `x`, `key` and `positions` of `Attention.forward`."""
-    if positions is None:
-        positions = torch.arange(x.shape[1], device=x.device)[None]
-    else:
-        positions = positions[:, None]
-    return torch.arange(key.shape[2], device=x.device) - positions[:, :, None]
+    queries = torch.arange(x.shape[1], device=x.device)[None] if positions is None else positions[:, None]
+    return torch.arange(key.shape[2], device=x.device) - queries[:, :, None]
 
 
 def self_attention(config: Config, side: Side) -> Attention:

@@ -3,8 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 from txport.exporter.graphs.decoder import Decoder
-from txport.exporter.graphs.layers import write_embedding
-from txport.exporter.graphs.lowerings import KeyValue, Lowering, ShawVectors, attend
+from txport.exporter.graphs.layers import ShawVectors, attend, write_embedding
+from txport.exporter.graphs.lowerings import KeyValue, Lowering
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.graphs.writer import Writer
 from txport.models.transformer import Transformer

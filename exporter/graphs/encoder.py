@@ -10,13 +10,14 @@ import onnx_ir as ir
 from torch import nn
 from txport.exporter.graphs.layers import (
     Rotation,
+    ShawVectors,
+    attend,
     write_embedding,
     write_feed_forward,
     write_positions,
     write_projection,
     write_relative_positions,
 )
-from txport.exporter.graphs.lowerings import ShawVectors, attend
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
 from txport.exporter.graphs.writer import Writer

@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 import numpy as np
 import onnx_ir as ir
 from torch import nn
+from txport.exporter.graphs.layers import ShawVectors, attend
 from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.writer import CONTRIB, FLOAT, INT32, Writer
 from txport.models.norms import RMSNorm
-from txport.models.positions import ShawPositions
 from txport.runtime.bundle.interface import MASKED
 from txport.runtime.bundle.schema import ModelSizes
 
@@ -22,51 +22,6 @@ from txport.runtime.bundle.schema import ModelSizes
 KeyValue = tuple[ir.Value, ir.Value]
 # Minimum number of ids in a block for the search of the best id. Smaller blocks do not compensate for extra operators.
 MIN_BLOCK = 16
-
-
-class ShawVectors:
-    """Key and value vectors of a layer by distance (`txport.models.positions.ShawPositions`), for each query and key.
-
-    Args:
-        w: writer of the graph.
-        positions: module of the layer.
-        rows: row of the module's vectors for each query and key, int64 [b or 1, t, n].
-    """
-
-    def __init__(self, w: Writer, positions: ShawPositions, rows: ir.Value) -> None:
-        self._w = w
-        with w.part("positions"):
-            keys, values = (
-                w.op("Gather", w.weight(name, w.tensors.parameter(getattr(positions, name))), rows)
-                for name in ("keys", "values")
-            )
-        self._keys = w.op("Transpose", keys, perm=[0, 1, 3, 2])
-        self._values = values
-
-    def scores(self, query: ir.Value) -> ir.Value:
-        """Return what the key vectors add to scores, [b, h, t, n], for query [b, h, t, k]."""
-        return self._product(query, self._keys)
-
-    def context(self, weights: ir.Value) -> ir.Value:
-        """Return what the value vectors add to the context, [b, h, t, k], for weights [b, h, t, n]."""
-        return self._product(weights, self._values)
-
-    def _product(self, x: ir.Value, vectors: ir.Value) -> ir.Value:
-        product = self._w.op("MatMul", self._w.op("Transpose", x, perm=[0, 2, 1, 3]), vectors)
-        return self._w.op("Transpose", product, perm=[0, 2, 1, 3])
-
-
-def attend(
-    w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value, vectors: ShawVectors | None = None
-) -> tuple[ir.Value, ir.Value]:
-    """Return context [b, h, m, k] and weights [b, h, m, n], for query [b, h, m, k] and transposed key [b, h, k, n]."""
-    if vectors is not None:
-        bias = w.op("Add", bias, vectors.scores(query))
-    weights = w.op("Softmax", w.op("Add", w.op("MatMul", query, key), bias), axis=-1)
-    context = w.op("MatMul", weights, value)
-    if vectors is not None:
-        context = w.op("Add", context, vectors.context(weights))
-    return context, weights
 
 
 class Lowering(ABC):
@@ -235,8 +190,7 @@ class TensorScatter(Scatter):
 class Ort(Scatter):
     """Lowering with ONNX Runtime's fused operators for CPUs, which read only the used part of a cache.
 
-    GroupQueryAttention supports only head sizes that are multiples of 8 and no vectors by distance. Other models use
-    standard self-attention.
+    GroupQueryAttention needs head sizes that are multiples of 8 and no vectors. Others use standard self-attention.
     """
 
     name = "ort"

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from txport.exporter.graphs.copying import log_softmax_parts
 from txport.exporter.graphs.decoder import Decoder
 from txport.exporter.graphs.encoder import OPSET, stack_maps
-from txport.exporter.graphs.layers import write_embedding, write_positions
-from txport.exporter.graphs.lowerings import KeyValue, Lowering, ShawVectors, attend
+from txport.exporter.graphs.layers import ShawVectors, attend, write_embedding, write_positions
+from txport.exporter.graphs.lowerings import KeyValue, Lowering
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.graphs.writer import Writer
 from txport.models.transformer import Transformer
