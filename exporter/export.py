@@ -124,6 +124,9 @@ class _Export:
         if (kind := config.norm_kind) not in ("layer", "rms"):
             self._stages.say(f"without the fused engine for CPUs: it has no norm_kind {kind!r}")
             return None
+        if config.positions == "shaw":
+            self._stages.say("without the fused engine for CPUs: it has no positions 'shaw'")
+            return None
         if config.norm == "pre_no_final":
             self._stages.say("without the fused engine for CPUs: it has no pre-norm model without a final norm")
             return None

@@ -14,7 +14,7 @@ BANNED = -30000.0
 NORMS = ("post", "pre", "post_final", "pre_no_final")
 NORM_KINDS = ("layer", "rms", "power", "batch")
 SOURCES = ("ids", "features")
-POSITIONS = ("sinusoidal", "learned", "relative", "rotary")
+POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "shaw")
 POSITION_TABLES = ("stack", "layer")
 FEED_FORWARDS = ("plain", "gated")
 LARGEST = 1 << 24  # far above real sizes; the product of two fits 64 bits
@@ -104,8 +104,8 @@ class Config:
     )
     positions: str = _option(
         "sinusoidal",
-        "sinusoidal or learned (added to embeddings), relative (added to attention scores, as in T5), or rotary "
-        "(rotations of queries and keys, as in RoFormer)",
+        "sinusoidal or learned (added to embeddings), relative (added to attention scores, as in T5), rotary "
+        "(rotations of queries and keys, as in RoFormer), or shaw (vectors added to keys and values)",
     )
     max_positions: int = _option(512, "longest source or target, in tokens")
     max_source_positions: int | None = _option(
@@ -113,7 +113,9 @@ class Config:
     )
     position_buckets: int = _option(32, "relative positions: number of biases of each head", optional_in_files=True)
     position_distance: int = _option(
-        128, "relative positions: distances from this one on share a bias", optional_in_files=True
+        128,
+        "relative positions: distances from this one on share a bias; shaw: they share a vector",
+        optional_in_files=True,
     )
     position_tables: str = _option(
         "stack",

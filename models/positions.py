@@ -1,4 +1,5 @@
-"""Positions of tokens: sinusoids (added to embeddings), relative (added to scores), rotary (rotate queries and keys).
+"""Positions of tokens: sinusoids (added to embeddings), relative (added to scores), rotary (rotate queries and keys),
+and Shaw's (added to keys and values).
 
 Shapes: b or n batch (1 if equal for all rows), t queries, s keys, d d_model, h heads, k head_dim.
 """
@@ -119,3 +120,37 @@ class RelativePositions(nn.Module):
         else:
             distances = torch.arange(1 - length, length)
         return self.weight[:, self.buckets(distances)].transpose(0, 1).flatten(1)
+
+
+class ShawPositions(nn.Module):
+    """Vectors by the distance from query to key, added to keys and values: Shaw et al. (2018), arXiv:1803.02155.
+
+    Distances (key - query) from `position_distance` on share one vector, on each side of the query. All heads of a
+    layer share the vectors.
+
+    Args:
+        config: of the model.
+        side: sizes of the stack.
+    """
+
+    def __init__(self, config: Config, side: Side) -> None:
+        super().__init__()
+        self.farthest = config.position_distance
+        rows = 2 * self.farthest + 1
+        self.keys = nn.Parameter(torch.empty(rows, side.head_dim))
+        self.values = nn.Parameter(torch.empty(rows, side.head_dim))
+
+    def scores(self, query: Tensor, distances: Tensor) -> Tensor:
+        """Return products `[b, h, t, s]` of queries `[b, h, t, k]` and key vectors, for distances int64 `[n, t, s]`."""
+        return self._product(query, self.keys[self._rows(distances)].transpose(-1, -2))
+
+    def context(self, weights: Tensor, distances: Tensor) -> Tensor:
+        """Return sums of value vectors `[b, h, t, k]`, for attention weights `[b, h, t, s]`, distances `[n, t, s]`."""
+        return self._product(weights, self.values[self._rows(distances)])
+
+    def _rows(self, distances: Tensor) -> Tensor:
+        return distances.clamp(-self.farthest, self.farthest) + self.farthest
+
+    def _product(self, x: Tensor, vectors: Tensor) -> Tensor:
+        """Multiply x `[b, h, t, m]` by the vectors of each query, `[n, t, m, p]`: `[b, h, t, p]`."""
+        return (x.transpose(1, 2) @ vectors.to(x.dtype)).transpose(1, 2)

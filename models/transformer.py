@@ -16,7 +16,7 @@ from txport.models.copying import CopyMechanism, with_copying
 from txport.models.embeddings import InputLayer, source_layer, target_layer
 from txport.models.initialisation import initialise
 from txport.models.norms import NoNorm, new_norm
-from txport.models.positions import RelativePositions, rotated
+from txport.models.positions import RelativePositions, ShawPositions, rotated
 
 KeyValue = tuple[Tensor, Tensor]  # each [b, h, s or c, k]
 
@@ -40,10 +40,13 @@ def valid_mask(lengths: Tensor, size: int) -> Tensor:
 class Attention(nn.Module):
     """Multi-head attention (section 3.2.2). Keys and values have a separate method, so that they can be cached."""
 
-    def __init__(self, config: Config, side: Side, *, rotary: bool = False, keys: int | None = None) -> None:
+    def __init__(
+        self, config: Config, side: Side, *, rotary: bool = False, shaw: bool = False, keys: int | None = None
+    ) -> None:
         super().__init__()
         self.heads = side.heads
         self.rotary = rotary  # rotate queries and keys by their positions, by default 0, 1, 2, ...
+        self.positions = ShawPositions(config, side) if shaw else None
         self.dropout = config.attention_dropout
         width = side.heads * side.head_dim
         self.query = nn.Linear(config.d_model, width, bias=config.attention_bias)
@@ -90,9 +93,14 @@ class Attention(nn.Module):
             positions: positions of the queries, int64 `[b]`; only if t is 1. Default: 0, 1, 2, ...
         """
         key, value = key_value
-        if self.training and key.shape[2] <= SHORT and key.device.type == "cpu":
-            weights = F.dropout(self.weights(x, key_value, mask, causal, bias, positions), self.dropout)
-            return self.output((weights.to(value.dtype) @ value).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        is_short = self.training and key.shape[2] <= SHORT and key.device.type == "cpu"
+        if is_short or self.positions is not None:
+            weights = self.weights(x, key_value, mask, causal, bias, positions)
+            weights = F.dropout(weights, self.dropout, self.training).to(value.dtype)
+            context = weights @ value
+            if self.positions is not None:
+                context = context + self.positions.context(weights, _distances(x, key, positions))
+            return self.output(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
         query = self.queries(x, positions)
         if bias is not None:
             if causal:
@@ -116,7 +124,10 @@ class Attention(nn.Module):
         """Return the weights of `forward` before dropout, `[b, h, t, s]`, in float32 or more; rows sum to 1."""
         query = self.queries(x, positions)
         key = key_value[0]
-        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        scores = query @ key.transpose(-1, -2)
+        if self.positions is not None:
+            scores = scores + self.positions.scores(query, _distances(x, key, positions))
+        scores = scores / math.sqrt(query.shape[-1])
         if bias is not None:
             scores = scores + bias
         if causal:
@@ -136,6 +147,17 @@ def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
 def _causal_mask(query: Tensor, key: Tensor) -> Tensor:
     """Return a mask, bool `[t, s]`: true for keys up to the position of the query."""
     return torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+
+
+def _distances(x: Tensor, key: Tensor, positions: Tensor | None) -> Tensor:
+    """Return distances (key - query), int64 `[b or 1, t, s]`, for `x`, `key` and `positions` of `Attention.forward`."""
+    queries = torch.arange(x.shape[1], device=x.device)[None] if positions is None else positions[:, None]
+    return torch.arange(key.shape[2], device=x.device) - queries[:, :, None]
+
+
+def self_attention(config: Config, side: Side) -> Attention:
+    """Return self-attention with the model's positions."""
+    return Attention(config, side, rotary=config.positions == "rotary", shaw=config.positions == "shaw")
 
 
 class FeedForward(nn.Module):
@@ -182,7 +204,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.attention = Attention(config, config.encoder, rotary=config.positions == "rotary")
+        self.attention = self_attention(config, config.encoder)
         self.attention_residual = Residual(config)
         self.feed_forward = FeedForward(config, config.encoder)
         self.feed_forward_residual = Residual(config)
@@ -204,7 +226,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.self_attention = Attention(config, config.decoder, rotary=config.positions == "rotary")
+        self.self_attention = self_attention(config, config.decoder)
         self.self_attention_residual = Residual(config)
         self.cross_attention = Attention(config, config.decoder, keys=config.memory_size)
         self.cross_attention_residual = Residual(config)

@@ -49,6 +49,7 @@ def write_ctranslate2(model: Transformer, directory: Path) -> None:
     spec = transformer_spec.TransformerSpec.from_config(
         layers,
         config.heads,
+        with_relative_position=config.positions == "shaw",
         pre_norm=config.pre_norm,
         no_final_norm=not config.final_norm,
         activation=_ACTIVATIONS[config.activation],
@@ -136,6 +137,9 @@ def _set_attention(spec: Any, attention: Any, residual: Any, fused: int) -> None
     _set_linear(spec.linear[-1], attention.output)
     spec.queries_scale = np.float32((attention.query.weight.shape[0] // attention.heads) ** -0.5)
     _set_norm(spec.layer_norm, residual.norm)
+    if attention.positions is not None:
+        spec.relative_position_keys = _array(attention.positions.keys)
+        spec.relative_position_values = _array(attention.positions.values)
 
 
 def _set_feed_forward(spec: Any, layer: Any) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 from txport.exporter.graphs.decoder import Decoder
-from txport.exporter.graphs.layers import write_embedding
-from txport.exporter.graphs.lowerings import KeyValue, Lowering, attend
+from txport.exporter.graphs.layers import ShawVectors, attend, write_embedding
+from txport.exporter.graphs.lowerings import KeyValue, Lowering
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.graphs.writer import Writer
 from txport.models.transformer import Transformer
@@ -47,13 +47,15 @@ class Beams(Lowering):
     name = "standard"
     opset = 24
 
-    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
+    def self_attention(
+        self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None, vectors: ShawVectors | None = None
+    ) -> tuple[ir.Value, KeyValue]:
         w = self._w
         query, key, value = w.split(self._by_beam(qkv, 3 * self._heads), 3, axis=1)
         cache = self._write_cache(cache[0], key), self._write_cache(cache[1], value)
         ancestors = w.op("Unsqueeze", w.inputs["self_ancestors"], [1])
         mask = w.op("Where", ancestors, 0.0 if bias is None else bias, MASKED)
-        context, _ = attend(w, query, w.op("Transpose", cache[0], perm=[0, 1, 3, 2]), cache[1], mask)
+        context, _ = attend(w, query, w.op("Transpose", cache[0], perm=[0, 1, 3, 2]), cache[1], mask, vectors)
         return self._by_row(context), cache
 
     def _write_cache(self, cache: ir.Value, new: ir.Value) -> ir.Value:

@@ -12,7 +12,13 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 from torch import nn
 from txport.exporter.graphs.copying import CrossAttention, write_mixture
-from txport.exporter.graphs.layers import Rotation, write_embedding, write_feed_forward, write_relative_positions
+from txport.exporter.graphs.layers import (
+    Rotation,
+    causal_vectors,
+    write_embedding,
+    write_feed_forward,
+    write_relative_positions,
+)
 from txport.exporter.graphs.lowerings import KeyValue, Lowering
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
@@ -131,7 +137,8 @@ class Decoder:
                     attention.query, attention.key, attention.value, norm=folded[0], scale=query_scale(attention)
                 )
                 qkv = rotation.turned(w.linear(y, packed, "self_qkv"), [-1])
-                context, cache = lowering.self_attention(qkv, cache, bias)
+                vectors = causal_vectors(w, attention.positions, lowering.distances)
+                context, cache = lowering.self_attention(qkv, cache, bias, vectors)
                 caches_after.append(cache)
                 y = w.linear(context, w.tensors.linear(attention.output), "self_output")
                 residual, y = self._add_norm(y, residual, *next(norms))

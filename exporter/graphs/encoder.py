@@ -10,13 +10,14 @@ import onnx_ir as ir
 from torch import nn
 from txport.exporter.graphs.layers import (
     Rotation,
+    ShawVectors,
+    attend,
     write_embedding,
     write_feed_forward,
     write_positions,
     write_projection,
     write_relative_positions,
 )
-from txport.exporter.graphs.lowerings import attend
 from txport.exporter.graphs.norms import foldable, remaining, write_norm
 from txport.exporter.graphs.tensors import ModelTensors, query_scale
 from txport.exporter.graphs.writer import Writer
@@ -76,10 +77,12 @@ class _Scores(NamedTuple):
     Attributes:
         bias: added to the scores, broadcastable to `[b, h, s, s]`.
         rotation: rotary positions of queries and keys.
+        positions: of the tokens, int64 `[s]`.
     """
 
     bias: ir.Value
     rotation: Rotation
+    positions: ir.Value
 
 
 class _States(NamedTuple):
@@ -114,7 +117,7 @@ def _write_states(w: Writer, model: Transformer, length: int) -> _States:
     biases = _biases(w, model, length, positions, bias)
     rotation = Rotation(w, model.config, model.config.encoder, length, positions)
     for index, encoder_layer in enumerate(model.encoder):
-        scores = _Scores(biases[index], rotation)
+        scores = _Scores(biases[index], rotation, positions)
         x, attention = _write_layer(w, f"layers.{index}", x, scores, encoder_layer, model.config)  # type: ignore[arg-type]
         weights.append(attention)
     return _States(x, tokens, bias, weights)
@@ -127,13 +130,17 @@ def _biases(w: Writer, model: Transformer, length: int, positions: ir.Value, bia
         return [bias] * len(model.encoder)
 
     def rows() -> ir.Value:
-        distances = w.op("Sub", w.op("Unsqueeze", positions, [0, 1]), w.op("Unsqueeze", positions, [0, 2]))
-        return w.op("Add", distances, length - 1)
+        return w.op("Add", _distances(w, positions), length - 1)
 
     by_layer: dict[ir.Value, ir.Value] = {}
     for of_layer in (biases := write_relative_positions(w, relative, length, rows)):
         by_layer[of_layer] = by_layer.get(of_layer) or w.op("Add", of_layer, bias)
     return [by_layer[of_layer] for of_layer in biases]
+
+
+def _distances(w: Writer, positions: ir.Value) -> ir.Value:
+    """Return the distance from each query to each key (key - query), int64 `[1, s, s]`."""
+    return w.op("Sub", w.op("Unsqueeze", positions, [0, 1]), w.op("Unsqueeze", positions, [0, 2]))
 
 
 def _write_layer(
@@ -174,6 +181,12 @@ def _write_attention(
         w.op("Transpose", part, perm=perm)
         for part, perm in zip(heads, (_HEADS_FIRST, [0, 2, 3, 1], _HEADS_FIRST), strict=True)
     )
-    context, weights = attend(w, query, key, value, scores.bias)
+    vectors = None
+    if attention.positions is not None:
+        farthest = attention.positions.farthest
+        distances = w.op("Add", _distances(w, scores.positions), farthest)
+        rows = w.op("Min", w.op("Max", distances, 0), 2 * farthest)
+        vectors = ShawVectors(w, attention.positions, rows)
+    context, weights = attend(w, query, key, value, scores.bias, vectors)
     merged = w.op("Reshape", w.op("Transpose", context, perm=_HEADS_FIRST), [0, 0, attention.query.out_features])
     return w.linear_of_rows(merged, w.tensors.linear(attention.output), "output"), weights

@@ -1,4 +1,4 @@
-"""Graph parts of both encoder and decoder: positions, embeddings and feed-forward networks."""
+"""Graph parts of both encoder and decoder: positions, embeddings, attention and feed-forward networks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from txport.exporter.graphs.writer import Writer
 from txport.models.config import Config, Side
 from txport.models.embeddings import Embedding, FeatureProjection, InputLayer
 from txport.models.norms import SharedNorm
-from txport.models.positions import RelativePositions
+from txport.models.positions import RelativePositions, ShawPositions
 from txport.models.transformer import FeedForward
 
 # Gelu is a standard operator from this opset on.
@@ -106,6 +106,64 @@ class Rotation:
         exchanged = w.op("Gather", x, np.arange(self._head_dim).reshape(-1, 2)[:, ::-1].flatten(), axis=-1)
         x = w.op("Add", w.op("Mul", x, cosines), w.op("Mul", exchanged, sines))
         return w.op("Reshape", x, [*batch, 3 * self._heads * self._head_dim])
+
+
+class ShawVectors:
+    """Key and value vectors of a layer by distance (`txport.models.positions.ShawPositions`), for each query and key.
+
+    Args:
+        w: writer of the graph.
+        positions: module of the layer.
+        rows: row of the module's vectors for each query and key, int64 [b or 1, t, n].
+    """
+
+    def __init__(self, w: Writer, positions: ShawPositions, rows: ir.Value) -> None:
+        self._w = w
+        with w.part("positions"):
+            keys, values = (
+                w.op("Gather", w.weight(name, w.tensors.parameter(getattr(positions, name))), rows)
+                for name in ("keys", "values")
+            )
+        self._keys = w.op("Transpose", keys, perm=[0, 1, 3, 2])
+        self._values = values
+
+    def scores(self, query: ir.Value) -> ir.Value:
+        """Return what the key vectors add to scores, [b, h, t, n], for query [b, h, t, k]."""
+        return self._product(query, self._keys)
+
+    def context(self, weights: ir.Value) -> ir.Value:
+        """Return what the value vectors add to the context, [b, h, t, k], for weights [b, h, t, n]."""
+        return self._product(weights, self._values)
+
+    def _product(self, x: ir.Value, vectors: ir.Value) -> ir.Value:
+        product = self._w.op("MatMul", self._w.op("Transpose", x, perm=[0, 2, 1, 3]), vectors)
+        return self._w.op("Transpose", product, perm=[0, 2, 1, 3])
+
+
+def causal_vectors(w: Writer, positions: ShawPositions | None, distances: Callable[[], ir.Value]) -> ShawVectors | None:
+    """Return the vectors of a layer of the decoder, or None.
+
+    Args:
+        w: writer of the graph.
+        positions: module of the layer.
+        distances: returns the distance from each query to each earlier key, as `Lowering.distances`.
+    """
+    if positions is None:
+        return None
+    return ShawVectors(w, positions, w.op("Max", w.op("Sub", positions.farthest, distances()), 0))
+
+
+def attend(
+    w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value, vectors: ShawVectors | None = None
+) -> tuple[ir.Value, ir.Value]:
+    """Return context [b, h, m, k] and weights [b, h, m, n], for query [b, h, m, k] and transposed key [b, h, k, n]."""
+    if vectors is not None:
+        bias = w.op("Add", bias, vectors.scores(query))
+    weights = w.op("Softmax", w.op("Add", w.op("MatMul", query, key), bias), axis=-1)
+    context = w.op("MatMul", weights, value)
+    if vectors is not None:
+        context = w.op("Add", context, vectors.context(weights))
+    return context, weights
 
 
 def write_feed_forward(

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import onnx_ir as ir
 from torch import nn
+from txport.exporter.graphs.layers import ShawVectors, attend
 from txport.exporter.graphs.norms import write_norm
 from txport.exporter.graphs.writer import CONTRIB, FLOAT, INT32, Writer
 from txport.models.norms import RMSNorm
@@ -21,12 +22,6 @@ from txport.runtime.bundle.schema import ModelSizes
 KeyValue = tuple[ir.Value, ir.Value]
 # Minimum number of ids in a block for the search of the best id. Smaller blocks do not compensate for extra operators.
 MIN_BLOCK = 16
-
-
-def attend(w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return context [b, h, m, k] and weights [b, h, m, n], for query [b, h, m, k] and transposed key [b, h, k, n]."""
-    weights = w.op("Softmax", w.op("Add", w.op("MatMul", query, key), bias), axis=-1)
-    return w.op("MatMul", weights, value), weights
 
 
 class Lowering(ABC):
@@ -51,13 +46,16 @@ class Lowering(ABC):
         self._width = sizes.heads * sizes.head_dim
 
     @abstractmethod
-    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
+    def self_attention(
+        self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None, vectors: ShawVectors | None = None
+    ) -> tuple[ir.Value, KeyValue]:
         """Return the context of self-attention, [n, h * k], and the new cache.
 
         Args:
             qkv: packed projections, [n, 3 * h * k].
             cache: key and value, each [b, h, c, k].
             bias: added to the scores, [b or 1, h, t, c].
+            vectors: added to keys and values by distance.
         """
 
     @abstractmethod
@@ -113,7 +111,9 @@ class Scatter(Lowering):
     name = "scatter"
     opset = 17
 
-    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
+    def self_attention(
+        self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None, vectors: ShawVectors | None = None
+    ) -> tuple[ir.Value, KeyValue]:
         query, key, value = map(self._split_heads, self._w.split(qkv, 3, axis=1))
         cache = self.write(cache, (key, value))
         positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1, 1])
@@ -121,7 +121,7 @@ class Scatter(Lowering):
         mask = self._w.op("LessOrEqual", slots, positions)
         if bias is not None:
             mask = self._w.op("Where", mask, bias, MASKED)
-        return self._merge_heads(self.attend(query, *cache, mask)), cache
+        return self._merge_heads(self.attend(query, *cache, mask, vectors)), cache
 
     def distances(self) -> ir.Value:
         positions = self._w.op("Reshape", self._w.inputs["positions"], [-1, 1, 1])
@@ -149,13 +149,15 @@ class Scatter(Lowering):
         )
         return key, value
 
-    def attend(self, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value) -> ir.Value:
+    def attend(
+        self, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value, vectors: ShawVectors | None = None
+    ) -> ir.Value:
         """Attend from [b, h, 1, k] to [b, h, n, k]. A bool mask is true for visible keys, a float mask is added."""
         if mask.dtype == FLOAT:
             bias = mask
         else:
             bias = self._w.op("Where", mask, 0.0, MASKED)
-        return attend(self._w, query, self._w.op("Transpose", key, perm=[0, 1, 3, 2]), value, bias)[0]
+        return attend(self._w, query, self._w.op("Transpose", key, perm=[0, 1, 3, 2]), value, bias, vectors)[0]
 
     def _split_heads(self, x: ir.Value) -> ir.Value:
         return self._w.op("Reshape", x, [-1, self._heads, 1, self._head_dim])
@@ -177,22 +179,28 @@ class TensorScatter(Scatter):
         )
         return key, value
 
-    def attend(self, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value) -> ir.Value:
+    def attend(
+        self, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value, vectors: ShawVectors | None = None
+    ) -> ir.Value:
+        if vectors is not None:  # Attention returns no weights in TensorRT
+            return super().attend(query, key, value, mask, vectors)
         return self._w.op("Attention", query, key, value, mask, scale=1.0)
 
 
 class Ort(Scatter):
     """Lowering with ONNX Runtime's fused operators for CPUs, which read only the used part of a cache.
 
-    GroupQueryAttention supports only head sizes that are multiples of 8. Others use standard self-attention.
+    GroupQueryAttention needs head sizes that are multiples of 8 and no vectors. Others use standard self-attention.
     """
 
     name = "ort"
     fused_bias = True  # whether the fused self-attention supports a bias
 
-    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
-        if self._head_dim % 8 or (bias is not None and not self.fused_bias):
-            return super().self_attention(qkv, cache, bias)
+    def self_attention(
+        self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None, vectors: ShawVectors | None = None
+    ) -> tuple[ir.Value, KeyValue]:
+        if self._head_dim % 8 or vectors is not None or (bias is not None and not self.fused_bias):
+            return super().self_attention(qkv, cache, bias, vectors)
         # The documentation defines seqlens_k as "total sequence lengths minus 1" of each row, which is the position.
         lengths = self._w.op("Cast", self._w.inputs["positions"], to=INT32)
         total = self._w.op("Cast", self._w.op("Shape", self._w.inputs["cache_positions"]), to=INT32)

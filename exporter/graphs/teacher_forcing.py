@@ -9,8 +9,8 @@ import onnx_ir as ir
 from txport.exporter.graphs.copying import log_softmax_parts
 from txport.exporter.graphs.decoder import Decoder
 from txport.exporter.graphs.encoder import OPSET, stack_maps
-from txport.exporter.graphs.layers import write_embedding, write_positions
-from txport.exporter.graphs.lowerings import KeyValue, Lowering, attend
+from txport.exporter.graphs.layers import ShawVectors, attend, write_embedding, write_positions
+from txport.exporter.graphs.lowerings import KeyValue, Lowering
 from txport.exporter.graphs.tensors import ModelTensors
 from txport.exporter.graphs.writer import Writer
 from txport.models.transformer import Transformer
@@ -67,7 +67,9 @@ class Parallel(Lowering):
         self._causal = causal
         self._length = writer.op("Shape", writer.inputs["target_ids"], start=1, end=2)
 
-    def self_attention(self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None) -> tuple[ir.Value, KeyValue]:
+    def self_attention(
+        self, qkv: ir.Value, cache: KeyValue, bias: ir.Value | None = None, vectors: ShawVectors | None = None
+    ) -> tuple[ir.Value, KeyValue]:
         """Return the context [b * t, d] for packed projections [b * t, 3d], and the unchanged cache."""
         w = self._w
         if self._head_dim % 8:
@@ -80,7 +82,7 @@ class Parallel(Lowering):
             mask = self._causal
         else:
             mask = w.op("Add", bias, self._causal)
-        context, weights = attend(w, query, w.op("Transpose", key, perm=[0, 1, 3, 2]), value, mask)
+        context, weights = attend(w, query, w.op("Transpose", key, perm=[0, 1, 3, 2]), value, mask, vectors)
         self.self_weights.append(weights)
         return self._merge_heads(context), cache
 

@@ -34,8 +34,8 @@ from txport.models.positions import RelativePositions
 from txport.models.transformer import Transformer
 
 _HALF_MOST = torch.finfo(torch.float16).max
-# Functions that the model calls only in `Attention.weights`. The copy mechanism uses these weights in float32, so their
-# results are not rounded to float16.
+# Functions of `Attention.weights`. In models that copy, their results are not rounded to float16, since the copy mechanism
+# uses these weights in float32. Other models call it for Shaw's positions.
 _MIXTURE = {torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.div, torch.Tensor.__truediv__, torch.softmax}
 _LEVELS = 127
 # Error of a product of vectors of norm 1 whose terms are added in sequence: measured root mean square of 1.8e-8, for 64
@@ -113,10 +113,12 @@ class _Arithmetic(TorchFunctionMode):
         super().__init__()
         self._enabled = True
         self._exact = False
+        self._copies = False
 
     @contextmanager
     def enabled(self, model: Transformer) -> Iterator[None]:
         """Apply this arithmetic to the model except its copy mechanism, while the context is active."""
+        self._copies = model.copying is not None
         with ExitStack() as stack:
             if model.copying is not None:
                 stack.callback(model.copying.register_forward_pre_hook(lambda *_: self._switch(False)).remove)
@@ -222,7 +224,7 @@ class _Half(_Arithmetic):
             return self.attention(query, key, value, options["attn_mask"], options["is_causal"])
         rounded = [_to_half(each) if isinstance(each, nn.Parameter) else each for each in args]
         result = function(*rounded, **options)
-        if function in _MIXTURE:
+        if self._copies and function in _MIXTURE:
             return result
         return self.round(result)
 

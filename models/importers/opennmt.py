@@ -1,6 +1,7 @@
 """OpenNMT-py transformers (Klein et al. 2017, arXiv:1701.02810): version 3, and other files of that form.
 
-Pre-norm with an epsilon of 1e-6, usually attention without biases, stored position tables, a projection with a bias.
+Pre-norm with an epsilon of 1e-6, usually attention without biases, a projection with a bias. Positions are stored
+tables, or vectors by distance (Shaw et al. 2018, `max_relative_positions`), the same ones for keys and values.
 Source texts have no eos. The decoder starts with <s>.
 
 A model with `copy_attn` copies by the first head of the last layer. OpenNMT-py extends the vocabulary by the unknown
@@ -36,8 +37,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "model_task": ("seq2seq",),
     "encoder_type": ("transformer",),
     "decoder_type": ("transformer",),
-    "position_encoding": (True,),
-    "max_relative_positions": (0,),
     "relative_positions_buckets": (0,),
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
     "num_kv": (0,),
@@ -50,6 +49,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "lora_embedding": (False,),
     "quant_layers": ([], None, ""),
     "generator_function": ("softmax", "log_softmax"),
+}
+# By whether a model has vectors by distance.
+_POSITIONS: dict[bool, dict[str, tuple[Any, ...]]] = {
+    False: {"position_encoding": (True,), "max_relative_positions": (0,)},
+    True: {"position_encoding": (False,)},
 }
 _LAYERS = LayerNames(
     stacks=("encoder.transformer", "decoder.transformer_layers"),
@@ -77,19 +81,17 @@ def import_opennmt(path: Path, options: ImportOptions) -> Imported:
     if not isinstance(value, dict) or "opt" not in value:
         raise CheckpointError(f"{file} is not a checkpoint of OpenNMT-py: it has no opt")
     settings = flat_settings(file, value["opt"])
-    settings.refuse(_NEUTRAL)
+    farthest = settings.get("max_relative_positions", 0, kind=int)
+    settings.refuse({**_NEUTRAL, **_POSITIONS[farthest > 0]})
     source, target, start = _vocabularies(file, value.get("vocab"))
     plan = ImportPlan(_tensors(file, value), file)
     ours = _config(settings, plan, source, target, start)
-    for side, theirs in (("source", "encoder"), ("target", "decoder")):
-        _positions(plan, side, theirs, ours)
+    for theirs in ("encoder", "decoder"):
         plan.affine(f"{theirs}_norm", f"{theirs}.layer_norm")
     map_layers(plan, ours, _LAYERS)
+    notes = _positions(plan, ours)
     plan.check(ours)
     refuse_languages(options, file)
-    notes = [
-        f"inputs and outputs of up to {ours.max_positions} tokens are taken; OpenNMT-py's own table has 5000 positions"
-    ]
     if options.tokenizer:
         place = options.vocabulary or file.parent
         tokenizer = pieces_tokenizer(place, settings, (source, target), {_PAD, _BOS, _EOS, _UNK})
@@ -151,6 +153,12 @@ def _config(settings: Settings, plan: ImportPlan, source: list[str], target: lis
         layers = settings.get("dec_layers", kind=int)
         _copying(plan, settings.get("dec_hid_size", kind=int), target.index(_PAD))
     dropout = settings.get("dropout", 0.1)
+    positions: dict[str, Any] = {"positions": "shaw", "max_positions": MAX_POSITIONS, "scale_embedding": False}
+    if settings.get("max_relative_positions", 0) > 0:
+        positions["position_distance"] = settings.get("max_relative_positions")
+    else:
+        rows = plan.stored("encoder.embeddings.make_embedding.pe.pe").shape[0]
+        positions = {"positions": "learned", "max_positions": min(MAX_POSITIONS, rows)}
     return settings.config(
         d_model=settings.same("enc_hid_size", "dec_hid_size"),
         heads=settings.get("heads"),
@@ -159,8 +167,6 @@ def _config(settings: Settings, plan: ImportPlan, source: list[str], target: lis
         decoder_layers=layers,
         copy_heads=((layers - 1, 0),) if copies else (),
         norm="pre",
-        positions="learned",
-        max_positions=min(MAX_POSITIONS, plan.stored("encoder.embeddings.make_embedding.pe.pe").shape[0]),
         activation=settings.activation("pos_ffn_activation_fn", {"relu": "relu", "gelu": "gelu"}, "relu"),
         projection_bias=True,
         dropout=float(dropout[0] if isinstance(dropout, list) else dropout),
@@ -170,6 +176,7 @@ def _config(settings: Settings, plan: ImportPlan, source: list[str], target: lis
         bos_id=target.index(start),
         eos_id=target.index(_EOS),
         **embeddings,
+        **positions,
     )
 
 
@@ -187,11 +194,23 @@ def _copying(plan: ImportPlan, width: int, pad: int) -> None:
     plan.change("projection.bias", without_pad)
 
 
-def _positions(plan: ImportPlan, side: str, theirs: str, ours: Config) -> None:
-    """Map a stored table `[5000, 1, d_model]`. It is added to scaled embeddings."""
-    name = f"{theirs}.embeddings.make_embedding.pe.pe"
-    table = plan.stored(name).read(0, ours.max_positions).detach().float()
-    plan.put(f"{side}_embedding.positions", table.reshape(table.shape[0], -1), name)
+def _positions(plan: ImportPlan, ours: Config) -> list[str]:
+    """Map stored tables `[5000, 1, d_model]`, which are added to scaled embeddings, or vectors; return notes."""
+    if ours.positions == "shaw":
+        sides = (("encoder", "attention", ours.encoder_layers), ("decoder", "self_attention", ours.decoder_layers))
+        for (side, attention, count), stack in zip(sides, _LAYERS.stacks, strict=True):
+            for layer in range(count):
+                name = f"{stack}.{layer}.{_LAYERS.attentions[0]}.relative_positions_embeddings.weight"
+                for part in ("keys", "values"):
+                    plan.take(f"{side}.{layer}.{attention}.positions.{part}", name)
+        return []
+    for side, theirs in (("source", "encoder"), ("target", "decoder")):
+        name = f"{theirs}.embeddings.make_embedding.pe.pe"
+        table = plan.stored(name).read(0, ours.max_positions).detach().float()
+        plan.put(f"{side}_embedding.positions", table.reshape(table.shape[0], -1), name)
+    return [
+        f"inputs and outputs of up to {ours.max_positions} tokens are taken; OpenNMT-py's own table has 5000 positions"
+    ]
 
 
 def pieces_tokenizer(

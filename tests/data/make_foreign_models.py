@@ -269,6 +269,7 @@ OPENNMT: dict[str, dict[str, Any]] = {
         "pos_ffn_activation_fn": "gelu",
         "dec_layers": 1,
     },
+    "relative": {"position_encoding": False, "max_relative_positions": 4, "share_decoder_embeddings": True},
     "concatenated": {
         "position_encoding_type": "SinusoidalConcat",
         "add_ffnbias": False,
@@ -296,10 +297,10 @@ class Theirs(nn.Module):
     def __init__(self, source: int, target: int, given: dict[str, Any]) -> None:
         super().__init__()
         embeddings = opennmt("modules.embeddings").Embeddings
-        positions = {"position_encoding": True, "position_encoding_type": given["position_encoding_type"]}
+        positions = {name: given[name] for name in ("position_encoding", "position_encoding_type")}
         sizes = given["enc_hid_size"], given["heads"], given["transformer_ff"], 0.0, 0.0
         common = {
-            "max_relative_positions": 0,
+            "max_relative_positions": given["max_relative_positions"],
             "relative_positions_buckets": 0,
             "pos_ffn_activation_fn": given["pos_ffn_activation_fn"],
             "add_qkvbias": given["add_qkvbias"],

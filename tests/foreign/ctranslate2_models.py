@@ -91,6 +91,14 @@ class Writer:
             )
             attention.relative_attention_max_distance = np.dtype("int32").type(20)
 
+    def shaw(self, spec: Any, width: int, farthest: int = 3) -> None:
+        """Fill vectors by distance (Shaw et al. 2018)."""
+        for layer in spec.layer:
+            for name in ("keys", "values"):
+                setattr(
+                    layer.self_attention, f"relative_position_{name}", self.array(2 * farthest + 1, width, scale=0.5)
+                )
+
 
 def new_spec(heads: tuple[int, int], options: dict[str, Any]) -> Any:
     """Return an empty specification with these options of CTranslate2 on both sides."""
@@ -176,6 +184,8 @@ def write_model(
             side.position_encodings.encodings = write.array(POSITIONS, WIDTH, scale=0.3)
         if options.get("relative_attention_bias"):
             write.biases(side, count, per_layer=per_layer)
+        if options.get("relative_position"):
+            write.shaw(side, inner // count)
         if scale is not None:
             side.scale_embeddings = scale
         set_attention(side, queries_scale, residual)

@@ -38,6 +38,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "relative_odd": {"positions": "relative", "head_dim": 12, "decoder_heads": 3},
     "rotary": {"positions": "rotary", "norm": "pre", "heads": 2, "decoder_heads": 4},
+    "shaw": {
+        "positions": "shaw",
+        "position_distance": 5,
+        "norm": "pre",
+        "heads": 2,
+        "decoder_heads": 4,
+        "head_dim": 16,
+    },
     "copies": {"copy_heads": ((1, 0), (0, 3)), "norm": "pre", "projection_bias": True},
 }
 
@@ -45,7 +53,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 FUSED = {
     name: options
     for name, options in OPTIONS.items()
-    if options.get("norm_kind", "layer") in ("layer", "rms") and "copy_heads" not in options
+    if options.get("norm_kind", "layer") in ("layer", "rms")
+    and "copy_heads" not in options
+    and options.get("positions") != "shaw"
 }
 
 

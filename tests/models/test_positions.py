@@ -1,5 +1,7 @@
 """Relative positions against Hugging Face's own T5, rotary ones against its RoFormer, and models that have them."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -79,9 +81,10 @@ def test_rotary_scores_depend_on_distances_alone(shift: int, heads: int) -> None
     assert not torch.allclose(scores(0), unturned, atol=1e-3)
 
 
-KINDS: dict[str, dict[str, str]] = {
+KINDS: dict[str, dict[str, Any]] = {
     **{tables: {"position_tables": tables} for tables in ("stack", "layer")},
     "rotary": {"positions": "rotary"},
+    "shaw": {"positions": "shaw", "position_distance": 3},
 }
 
 
@@ -100,7 +103,7 @@ def test_steps_equal_teacher_forcing_in_rows_of_their_own(kind: str) -> None:
             torch.testing.assert_close(found, expected[range(3), positions], atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("positions", ["relative", "rotary"])
+@pytest.mark.parametrize("positions", ["relative", "rotary", "shaw"])
 def test_such_a_model_learns(positions: str) -> None:
     """Each parameter has a gradient, tables and gates too, in training with dropout, also after a search."""
     torch.manual_seed(0)

@@ -178,10 +178,13 @@ def _positions(model: ModelFile, plan: ImportPlan, sides: tuple[SideOptions, Sid
             "position_distance": distance_of(model, sides),
             "position_tables": ("layer", "stack")[stack],
         }
-    rows = [
+    if kind == "shaw":
+        rows = plan.stored("encoder/layer_0/self_attention/relative_position_keys").shape[0]
+        return {"positions": "shaw", "max_positions": MAX_POSITIONS, "position_distance": rows // 2}
+    tables = [
         plan.stored(f"{side.name}/position_encodings/encodings").shape[0] for side in sides if side.positions == "table"
     ]
-    return {"positions": "learned", "max_positions": min(MAX_POSITIONS, *rows, MAX_POSITIONS)}
+    return {"positions": "learned", "max_positions": min(MAX_POSITIONS, *tables, MAX_POSITIONS)}
 
 
 def _head_dim(model: ModelFile, sides: tuple[SideOptions, SideOptions], d_model: int) -> int | None:

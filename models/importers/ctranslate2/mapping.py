@@ -177,6 +177,9 @@ class _Layers:
             else:
                 self._linear(f"{ours}.{part}", f"{theirs}/linear_1", (number - 1) * inner, inner, 2)
         self._linear(f"{ours}.output", f"{theirs}/linear_{2 - is_self_attention}")
+        if is_self_attention and self._config.positions == "shaw":
+            for name in ("keys", "values"):
+                self._plan.take(f"{ours}.positions.{name}", f"{theirs}/relative_position_{name}")
         factor = query_factor(self._model, theirs, self._side, self._config.d_model)
         multiply(self._plan, factor, f"{ours}.query.weight", f"{ours}.query.bias")
         # CTranslate2 rotates halves of a head, our model neighbours. Reordered rows have the same products.

@@ -22,7 +22,6 @@ ACTIVATIONS = ("relu", "gelu_tanh", "silu", "gelu", "gelu_sigmoid")
 _UNSUPPORTED_ACTIVATIONS = {5: "Tanh", 6: "Sigmoid"}
 # Tensors that make another model, by the end of their name or by the part before it.
 _REFUSED = (
-    (r"/relative_position_(keys|values)", "relative position representations (Shaw et al. 2018)"),
     (r"/relative_asymmetric_position_keys", "asymmetric relative positions"),
     (r"/(rotary_scaling_(long|short)_factor)", "scaled rotary positions"),
     (r"/(q_norm|k_norm|v_norm)/", "norms of queries, keys or values"),
@@ -75,7 +74,7 @@ class SideOptions:
         activation: an entry of `ACTIVATIONS`.
         gated: gated feed-forward layers.
         embedding_norm: a norm on embeddings.
-        positions: "table" (encodings), "computed" (OpenNMT-tf's sinusoids), "relative" or "rotary".
+        positions: "table" (encodings), "computed" (OpenNMT-tf's sinusoids), "relative", "rotary" or "shaw".
         sliced: rotary positions turn the halves of a head, not neighbours.
         scale: the factor of embeddings.
     """
@@ -289,12 +288,15 @@ def _positions(model: ModelFile, scopes: list[str], head_dim: int) -> tuple[str,
 def _kind(model: ModelFile, scope: str, head_dim: int) -> tuple[str, bool]:
     attributes = model.attributes
     turned = attributes.get(f"{scope}/rotary_dim", -1) >= 0
-    if f"{scope}/relative_attention_bias" in model.tensors and not turned:
-        return "relative", False
-    if f"{scope}/relative_attention_bias" in model.tensors:
-        raise CheckpointError(f"{model.file} has relative and rotary positions in {scope}, which is not supported")
-    if not turned:
-        return "added", False
+    tables = {"relative": "relative_attention_bias", "shaw": "relative_position_(keys|values)"}
+    kinds = ["rotary"] * turned
+    kinds += [
+        kind for kind, form in tables.items() if any(re.fullmatch(f"{scope}/{form}", name) for name in model.tensors)
+    ]
+    if len(kinds) > 1:
+        raise CheckpointError(f"{model.file} has {' and '.join(kinds)} positions in {scope}, which is not supported")
+    if kinds != ["rotary"]:
+        return (kinds or ["added"])[0], False
     if attributes[f"{scope}/rotary_dim"] not in (0, head_dim):
         raise CheckpointError(
             f"{model.file}: {scope}/rotary_dim = {attributes[f'{scope}/rotary_dim']} turns a part of each head, which "

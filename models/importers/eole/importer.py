@@ -59,6 +59,10 @@ def import_eole(directory: Path, options: ImportOptions) -> Imported:
     notes = []
     if ours.positions == "learned":
         notes.append(f"inputs and outputs of up to {ours.max_positions} tokens are taken")
+    elif ours.positions == "shaw":
+        notes.append(
+            "eole 0.6 translates with other distances than it trains with; the imported model follows training"
+        )
     tokenizer = TokenizerParts(TokenizerDescription("none", None, None, (), (), (), None))
     if options.tokenizer:
         steps = Settings(model.file, fields).optional("transforms", list) or []
@@ -202,14 +206,10 @@ def _position_fields(model: EoleModel) -> dict[str, Any]:
             model.rotary.refuse(dict.fromkeys(("rotary_dim", "rotary_dim_global"), (0, width)))
             side.refuse({"relative_positions_buckets": (0,)})
         return {"positions": "rotary", **fields}
-    if kind == "Relative" and buckets:
-        distance = embeddings.get("n_positions", kind=int)
-        return {
-            "positions": "relative",
-            "position_buckets": buckets,
-            "position_distance": distance,
-            "position_tables": "layer",
-            **fields,
-        }
-    supported = ", ".join((*SINUSOIDS, "Learned", "Rotary", "Relative with relative_positions_buckets"))
+    if kind == "Relative":
+        fields["position_distance"] = embeddings.get("n_positions", kind=int)
+        if not buckets:
+            return {"positions": "shaw", **fields}
+        return {"positions": "relative", "position_buckets": buckets, "position_tables": "layer", **fields}
+    supported = ", ".join((*SINUSOIDS, "Learned", "Rotary", "Relative"))
     raise CheckpointError(f"{model.file}: position_encoding_type = {kind} is not supported; there are {supported}")

@@ -88,6 +88,11 @@ class _Layers:
         factor = query_factor(self._fields, self._side.head_dim)
         if factor != 1:
             self._multiply(factor, f"{ours}.query.weight", f"{ours}.query.bias")
+        if self._config.positions == "shaw" and theirs.endswith("self_attn"):
+            for part in ("keys", "values"):
+                self._plan.take(f"{ours}.positions.{part}", f"{theirs}.relative_positions_embeddings.weight")
+            # eole 0.6 multiplies products of queries and keys by a scale, but not those with these vectors.
+            self._plan.multiply(f"{ours}.positions.keys", self._side.head_dim**0.5 / factor)
         rotates = self._config.positions == "rotary" and theirs.endswith("self_attn")
         if rotates and not self._model.rotary.get("rotary_interleave", True, kind=bool):
             for name in (f"{ours}.{part}.{kind}" for part in ("query", "key") for kind in ("weight", "bias")):

@@ -18,7 +18,7 @@ from txport.runtime.text.tokenizer import open_tokenizer
 
 UNK, PAD, BOS, EOS = 0, 1, 2, 3
 SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]
-MODELS = ["two_vocabularies", "shared", "copies", "copies_untied", "three_heads", "concatenated"]
+MODELS = ["two_vocabularies", "shared", "copies", "copies_untied", "three_heads", "relative", "concatenated"]
 
 
 def make(
@@ -85,7 +85,7 @@ def test_random_sources_for_verification_are_never_empty(tmp_path: Path) -> None
     [
         ({"decoder_type": "rnn"}, "decoder_type = 'rnn' is not supported"),
         ({"self_attn_type": "average"}, "self_attn_type = 'average'"),
-        ({"max_relative_positions": 20}, "max_relative_positions = 20"),
+        ({"max_relative_positions": 20}, "position_encoding = True"),
         ({"max_relative_positions": -1}, "max_relative_positions = -1"),
         ({"position_encoding": False}, "position_encoding = False"),
         ({"copy_attn": True}, "lacks generator.linear.weight"),

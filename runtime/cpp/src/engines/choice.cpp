@@ -81,8 +81,9 @@ Choice requested_fused(const Manifest& manifest, const EngineRequest& request, c
     throw BundleError(kNoCopies + std::string(", which this model needs: leave out the engine fused"));
   }
   if (!manifest.parameters) {
-    throw BundleError(kNoParameters + std::string(": export it again with this version of txport, which writes them "
-                                                  "for models with LayerNorm or RMSNorm"));
+    throw BundleError(kNoParameters +
+                      std::string(": export it again with this version of txport, which writes them for "
+                                  "models with LayerNorm or RMSNorm and without Shaw's positions"));
   }
   const std::string obstacle = machine.why_no_fused_engine(manifest);
   if (!obstacle.empty()) throw MissingLibrary("the fused engine cannot be used: " + obstacle);

@@ -152,7 +152,7 @@ def single(name: str, value: float) -> Variable:
 @pytest.mark.parametrize(
     ("added", "words"),
     [
-        (tensor("encoder/layer_0/self_attention/relative_position_keys", 5, 8), "relative position representations"),
+        (tensor("encoder/layer_0/self_attention/relative_position_keys", 5, 8), "different kinds of positions"),
         (tensor("encoder/layer_0/self_attention/q_norm/gamma", 8), "norms of queries, keys or values"),
         (tensor("decoder/layer_0/input_layer_norm/gamma", 32), "a norm on both sides of a sublayer"),
         (tensor("decoder/project_in/weight", 32, 16), "projections between embeddings and layers"),
@@ -192,6 +192,43 @@ def test_other_models_and_impossible_ones(added: Variable, words: str, model: Pa
     with pytest.raises(CheckpointError, match=re.escape(words)) as caught:
         import_here(model, tmp_path / "checkpoint", tokenizer=False)
     assert "\n" not in str(caught.value)
+
+
+KEYS = "encoder/layer_0/self_attention/relative_position_keys"
+
+
+@pytest.mark.parametrize(
+    ("added", "words"),
+    [
+        (tensor(KEYS, 9, 8), "relative_position_values has shape (7, 8), but its configuration needs (9, 8)"),
+        (tensor(KEYS, 6, 8), "relative_position_keys has shape (6, 8), but its configuration needs (7, 8)"),
+        (tensor(KEYS, 7, 9), "relative_position_keys has shape (7, 9), but its configuration needs (7, 8)"),
+        (tensor(KEYS, 7), "relative_position_keys has shape (7,), but its configuration needs (7, 8)"),
+        (tensor(KEYS, 1, 8), "position_distance = 0 must be at least 1"),
+        (single(KEYS, 1.0), "has the option encoder/layer_0/self_attention/relative_position_keys = 1.0"),
+        (tensor(KEYS.replace("0", "1"), 5, 8), "relative_position_keys has shape (5, 8), but its configuration needs"),
+        (tensor(KEYS.replace("position_keys", "attention_bias"), 8, 4), "has relative and shaw positions in encoder"),
+        (
+            attribute(KEYS.replace("relative_position_keys", "rotary_dim"), 8),
+            "has rotary and shaw positions in encoder",
+        ),
+        (Variable(KEYS, (7, 8), 0, b"\xff" * 224), "relative_position_keys holds NaN or infinity"),
+    ],
+)
+def test_damaged_vectors_by_distance(added: Variable, words: str, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", relative_position=True)
+    changed_file(tmp_path / "model", more(added))
+    with pytest.raises(CheckpointError, match=re.escape(words)) as caught:
+        import_here(tmp_path / "model", tmp_path / "checkpoint", tokenizer=False)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["keys", "values"])
+def test_missing_vectors_by_distance(name: str, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", relative_position=True)
+    ending = f"layer_1/self_attention/relative_position_{name}"
+    changed_file(tmp_path / "model", lambda variables: [each for each in variables if not each.name.endswith(ending)])
+    assert_refused(tmp_path / "model", f"relative_position_{name}")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_other_tokenizers_are_named(step: str, tmp_path: Path) -> None:
         ({"sliding_window": 8}, "sliding_window = 8"),
         ({"decoder": {"query_norm": True}}, "query_norm = True"),
         ({"embeddings": {"position_encoding_type": "Alibi"}}, "position_encoding_type = Alibi"),
-        ({"embeddings": {"position_encoding_type": "Relative", "n_positions": 8}}, "position_encoding_type = Relative"),
+        ({"embeddings": {"position_encoding_type": "Relative", "n_positions": 8}}, "relative_positions_embeddings"),
         ({"embeddings": {"position_encoding_type": "Learned"}}, "n_positions"),
         ({"embeddings": {"embedding_type": "roberta"}}, "embedding_type = 'roberta'"),
         ({"layer_types": ["linear_attention"]}, "layer_types"),

@@ -68,6 +68,12 @@ GRID: dict[str, dict[str, Any]] = {
         "layer_norm": "rms",
         "mlp_activation_fn": "gated-gelu-tanh",
     },
+    "shaw": {"embeddings": {"position_encoding_type": "Relative", "n_positions": 4}, "layer_norm": "rms"},
+    "shaw_scaled": {
+        "embeddings": {"position_encoding_type": "Relative", "n_positions": 3},
+        "head_dim": 12,
+        "attn_scaling": 20.0,
+    },
     "gelu": {"mlp_activation_fn": "gelu", "add_ffnbias": True, "decoder": {"layers": 3, "transformer_ff": 40}},
     "gelu_tanh": {"mlp_activation_fn": "gelu-tanh", "add_qkvbias": True, "add_key_bias": False},
     "silu": {"mlp_activation_fn": "silu", "encoder": {"layers": 1, "add_qkvbias": True}, "decoder": {"heads": 2}},
@@ -105,8 +111,12 @@ class Pair:
         return [searched(step(model, row, config.pad_id), config.bos_id, config.eos_id, width) for row in self.ids]
 
     def predicted(self, width: int) -> list[list[list[str]]]:
-        """The hypotheses that eole itself makes; with T5's biases its search fails on a CPU, see `write_model`."""
-        if self.checkpoint.config.positions == "relative":
+        """The hypotheses that eole itself makes.
+
+        With T5's biases its search fails on a CPU, see `write_model`. With Shaw's positions it measures distances from
+        the end of a cache of the maximum length, other ones than in training.
+        """
+        if self.checkpoint.config.positions in ("relative", "shaw"):
             return [[self.named(each) for each in row] for row in self.searched(width)]
         return predict(self.directory, self.tokens, beam_size=width, n_best=width, length_penalty="none")
 
