@@ -34,8 +34,8 @@ from txport.models.positions import RelativePositions
 from txport.models.transformer import Transformer
 
 _HALF_MOST = torch.finfo(torch.float16).max
-# Functions of `Attention.weights`. In models that copy, their results are not rounded to float16, since the copy mechanism
-# uses these weights in float32. Other models call it for Shaw's positions.
+# Functions of `Attention.weights`. In models that copy, their results are not rounded to float16, since the copy
+# mechanism uses these weights in float32. Other models call it for Shaw's positions.
 _MIXTURE = {torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.div, torch.Tensor.__truediv__, torch.softmax}
 _LEVELS = 127
 # Error of a product of vectors of norm 1 whose terms are added in sequence: measured root mean square of 1.8e-8, for 64

@@ -150,8 +150,8 @@ def _forced(manifest: Manifest, device: str, lowering: str | None) -> Choice:
         raise BundleError(f"{_NO_COPIES}, which this model needs: leave out the engine fused")
     if manifest.parameters is None:
         raise BundleError(
-            f"{_NO_PARAMETERS}: export it again with this version of txport, which writes them for models with LayerNorm "
-            "or RMSNorm and without Shaw's positions"
+            f"{_NO_PARAMETERS}: export it again with this version of txport, which writes them for models with "
+            "LayerNorm or RMSNorm and without Shaw's positions"
         )
     if (reason := native.missing()) is not None:
         raise MissingLibrary(f"the fused engine cannot be used: {reason}")
