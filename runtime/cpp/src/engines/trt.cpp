@@ -249,8 +249,8 @@ class TrtProgram : public Program {
   }
 };
 
-// Check the inputs and outputs of an engine, except scores. TensorRT may remove unused inputs. It needs memory for every
-// output, so tx-build must have removed outputs that are not bound.
+// Check the inputs and outputs of an engine, except scores. TensorRT may remove unused inputs. It needs memory for
+// every output, so tx-build must have removed outputs that are not bound.
 void check_tensors(const fs::path& path, const OpenEngine& opened, const Graph& graph, const std::string& id_type) {
   std::map<std::string, std::string> listed;
   for (const auto* tensors : {&graph.inputs, &graph.outputs}) {
