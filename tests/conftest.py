@@ -24,6 +24,7 @@ import bundles
 import pytest
 from processor_times import ProcessorTimes
 
+gc.disable()  # during imports, where it takes a fifth of the time; until pytest_collection_finish
 BARE = {"exporter", "runtime", "training", "models", "benchmarks"}
 TESTS = Path(__file__).parent
 # Folders of tests that run without PyTorch.
@@ -96,9 +97,14 @@ def _folder(item: pytest.Item) -> str:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude all imported objects from garbage collection, which would otherwise visit all of PyTorch each time."""
+    """Exclude all imported objects from garbage collection, which would otherwise visit all of PyTorch each time.
+
+    It runs less often than by default, which saves a twentieth of the time of graphs and trainings.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

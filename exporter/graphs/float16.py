@@ -188,13 +188,13 @@ def _add_constant(graph: ir.Graph, name: str, tensor: ir.LazyTensor) -> ir.Value
 
 
 def _negative(bias: ir.TensorProtocol) -> ir.TensorProtocol:
-    return ir.tensor(-bias.numpy())
+    return ir.Tensor(-bias.numpy())
 
 
 def _bias_after(weight: ir.TensorProtocol, inner: ir.TensorProtocol, outer: ir.TensorProtocol) -> ir.TensorProtocol:
     """Return an outer bias `[outputs]` plus the product of the weight `[outputs, inputs]` and an inner bias."""
     exact = weight.numpy().astype(np.float64) @ inner.numpy() + outer.numpy()
-    return ir.tensor(exact.astype(np.float32))
+    return ir.Tensor(exact.astype(np.float32))
 
 
 def _widen_weights(graph: ir.Graph) -> None:
@@ -256,7 +256,7 @@ def _converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtoc
     if dtype == HALF:
         array = np.where(is_masked(array), np.float32(MASKED_HALF), array)
     with np.errstate(over="ignore"):  # weights that overflow need an island; verification detects them
-        return ir.tensor(array.astype(np.float16 if dtype == HALF else np.float32))
+        return ir.Tensor(array.astype(np.float16 if dtype == HALF else np.float32))
 
 
 def is_masked(array: NDArray[Any]) -> NDArray[np.bool_]:
@@ -298,7 +298,7 @@ def _float32_mask(graph: ir.Graph, cast: ir.Value) -> ir.Value:
     producer = cast.producer()
     assert producer is not None
     values = [
-        ir.Value(name=f"{cast.name}.{suffix}", const_value=ir.tensor(np.array(number, np.float32)), shape=ir.Shape(()))
+        ir.Value(name=f"{cast.name}.{suffix}", const_value=ir.Tensor(np.array(number, np.float32)), shape=ir.Shape(()))
         for suffix, number in (("least", MASKED_HALF / 2), ("masked", MASKED))
     ]
     for value in values:

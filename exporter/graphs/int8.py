@@ -290,7 +290,7 @@ class _Conversion:
     def _constant(self, name: str, array: npt.NDArray[np.generic] | np.generic) -> ir.Value:
         if name not in self._graph.initializers:
             shape = ir.Shape(np.shape(array))
-            tensor = ir.tensor(np.asarray(array), name=name)
+            tensor = ir.Tensor(np.asarray(array), name=name)
             value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
             self._graph.initializers[name] = value
         return self._graph.initializers[name]

@@ -91,7 +91,7 @@ class ModelTensors:
     def _tensor(self, key: Hashable, shape: tuple[int, ...], compute: Callable[[], Float32]) -> ir.LazyTensor:
         if key not in self._tensors:
             self._tensors[key] = ir.LazyTensor(
-                lambda: ir.tensor(np.ascontiguousarray(compute())), ir.DataType.FLOAT, ir.Shape(shape)
+                lambda: ir.Tensor(np.ascontiguousarray(compute())), ir.DataType.FLOAT, ir.Shape(shape)
             )
         return self._tensors[key]
 

@@ -29,7 +29,7 @@ _OUTPUTS = {
 }
 
 # Operand of an operator: a value of the graph, a weight, a constant, or nothing.
-Operand = ir.Value | ir.TensorProtocol | np.ndarray | int | float | Sequence[int] | None
+Operand = ir.Value | ir.LazyTensor | np.ndarray | int | float | Sequence[int] | None
 
 
 class Writer:
@@ -167,7 +167,7 @@ class Writer:
     def _value(self, operand: Operand) -> ir.Value | None:
         if operand is None or isinstance(operand, ir.Value):
             return operand
-        if isinstance(operand, ir.TensorProtocol):
+        if isinstance(operand, ir.LazyTensor):  # not the protocol, whose check is slow
             return self.weight("weight", operand)
         array = np.asarray(operand)
         if array.dtype == np.float64:
@@ -178,7 +178,7 @@ class Writer:
                 name = "x".join(map(str, array.shape))
             else:
                 name = ",".join(map(str, array.ravel().tolist()))
-            self._weights[key] = self._initializer(self._name(f"constant.{name}"), ir.tensor(array))
+            self._weights[key] = self._initializer(self._name(f"constant.{name}"), ir.Tensor(array))
         return self._weights[key]
 
     def _initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:

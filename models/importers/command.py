@@ -12,7 +12,7 @@ from txport.runtime.console.progress import Stages
 from txport.runtime.console.words import printable
 from txport.runtime.errors import CheckpointError, InputError
 from txport.runtime.files import check_target, check_writable
-from txport.runtime.libraries import needs
+from txport.runtime.libraries import needs, without_collection
 
 # Endings of files from which the kind of a directory can be detected.
 _ENDINGS = (".json", ".npz", ".bin", ".argosmodel", ".zip", ".pt", ".pth", ".safetensors")
@@ -84,7 +84,7 @@ def main(
     check_target(output, force, "config.json")
     check_writable(output)
     _check(source, kind, vocabulary, adapter, heads)
-    with needs("import"):  # imported late, so that --help does not load PyTorch
+    with without_collection(), needs("import"):  # imported late, so that --help does not load PyTorch
         from txport.models.importers.choice import import_model
         from txport.models.importers.imported import ImportOptions, write_imported
 

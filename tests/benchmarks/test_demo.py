@@ -16,6 +16,7 @@ from txport.benchmarks.demo_summary import MAX_LISTED, DemoFigures, Translated, 
 from txport.training.loop import train
 from txport.training.recipe import read
 from txport.training.run.paths import RunPaths
+from warm import warm_commands
 
 
 def verified(float32: tuple[int, ...], half: tuple[int, ...]) -> dict[str, list[dict]]:
@@ -139,17 +140,8 @@ def test_all_stages_with_a_model_that_has_learned_nothing(tmp_path: Path, checkp
     shutil.copytree(checkpoint, tmp_path / "demo/checkpoint")
     shutil.copytree(bundle, tmp_path / "demo/bundle-fp16")
     (tmp_path / "recipe.toml").write_text(RECIPE)
-    command = [
-        sys.executable,
-        "-m",
-        "txport.benchmarks.demo",
-        "-o",
-        "demo",
-        "--recipe",
-        "recipe.toml",
-        "--sentences",
-        "12",
-    ]
+    command = [warm_commands() / "python", "-m", "txport.benchmarks.demo", "-o", "demo", "--recipe", "recipe.toml"]
+    command += ["--sentences", "12"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "exact match is " in done.stdout and "everyday sentences are right" in done.stdout
@@ -162,9 +154,10 @@ def test_all_stages_with_a_model_that_has_learned_nothing(tmp_path: Path, checkp
         assert manifest["precision"]["type"] == precision
 
 
-def test_training_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+def test_training_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that ended by its steps has no end.json once that is taken away, as one that was interrupted."""
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("max_steps = 120", "max_steps = 4"))
+    monkeypatch.setattr(sys, "executable", str(warm_commands() / "python"))  # commands are beside it
     demo = Demo(tmp_path, str(tmp_path / "recipe.toml"), 12, Console(file=io.StringIO()))
     run = RunPaths(demo.checkpoint)
     train(read(demo.recipe), demo.checkpoint, Path())
@@ -183,7 +176,8 @@ def test_training_that_was_interrupted_goes_on(tmp_path: Path) -> None:
 
 
 def test_bad_use_is_one_sentence(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "txport.benchmarks.demo", "-o", str(tmp_path / "demo"), "--recipe", "nothing"]
+    command = [warm_commands() / "python", "-m", "txport.benchmarks.demo", "-o", tmp_path / "demo"]
+    command += ["--recipe", "nothing"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

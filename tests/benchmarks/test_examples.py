@@ -24,10 +24,10 @@ from toy import BUNDLE
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.runtime.translator import Translator
 from txport.training.spoken.speech import MELS, RATE, log_mel, speak
+from warm import warm_commands
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "benchmarks" / "examples"
-COMMANDS = Path(sys.executable).parent
 TEXT = "the cat sees a bird"
 SUBTITLES = (
     "\ufeff1\r\n00:00:01,000 --> 00:00:02,500\r\n<i>the cat</i>\r\nsees a bird\r\n\r\n"
@@ -37,7 +37,7 @@ SUBTITLES = (
 
 def run(*command: str | Path, **environment: str) -> str:
     """Standard output of an example, with the commands of this environment on the path."""
-    variables = {**os.environ, "PATH": f"{COMMANDS}:/usr/bin:/bin", **environment}
+    variables = {**os.environ, "PATH": f"{warm_commands()}:/usr/bin:/bin", **environment}
     done = subprocess.run(list(map(str, command)), env=variables, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -206,7 +206,7 @@ def test_the_notebook_runs_from_top_to_bottom(marian: Path, tmp_path: Path) -> N
     notebook = EXAMPLES / "first_steps.ipynb"
     assert notebook.name == "first_steps.ipynb"
     places = {"MODEL": str(marian), "FOLDER": str(tmp_path / "notebook")}
-    output = run(sys.executable, "-c", notebook_code(notebook), **places)
+    output = run("python", "-c", notebook_code(notebook), **places)
     assert "How are you? ->" in output and "tokens per second" in output
     assert not any(cell.get("outputs") for cell in json.loads(notebook.read_text())["cells"])
 
@@ -217,7 +217,8 @@ def test_ray_translates_a_data_set(toy: "Translator", tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     code = (EXAMPLES / "ray_data.py").read_text().replace("actors=(1, 4)", "actors=1")
     code = code.replace("import ray\n", "import ray\n\nray.init(num_cpus=3, include_dashboard=False)\n")
-    run(sys.executable, "-c", code, BUNDLE, tmp_path / "rows.jsonl", tmp_path / "out", RAY_AUTH_MODE="disabled")
+    variables = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "400"}  # 60 s by default
+    run(sys.executable, "-c", code, BUNDLE, tmp_path / "rows.jsonl", tmp_path / "out", **variables)
     lines = [line for file in (tmp_path / "out").glob("*.json") for line in file.read_text().splitlines()]
     translated = {row["text"]: row["translation"] for row in map(json.loads, lines)}
     assert translated == {text: result.text for text, result in zip(texts, toy.translate(texts), strict=True)}

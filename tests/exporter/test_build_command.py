@@ -49,6 +49,12 @@ def tx_build(*arguments: object) -> subprocess.CompletedProcess[str]:
     return commands.run(entry, "tx-build", *arguments)
 
 
+@pytest.fixture
+def built_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds run in this process. The start of another one takes as long as a small build."""
+    monkeypatch.setattr(directory, "run_apart", lambda work, timeout, progress: work(progress))
+
+
 def engines_of(bundle: Path) -> list[Path]:
     """Directories of the engines that tx-build made of a bundle."""
     return directories(user_engines(Manifest.load(bundle)))
@@ -91,6 +97,7 @@ def with_beams(attention_bundle: Path, tmp_path_factory: pytest.TempPathFactory)
     return copy
 
 
+@pytest.mark.usefixtures("built_here")
 @pytest.mark.parametrize(
     ("asked", "targets", "beams", "shown"),
     [
@@ -144,6 +151,7 @@ def test_a_directory_is_not_built_over_unless_forced(target: Path, built: BuildR
     assert len(engines_of(target)) == 1
 
 
+@pytest.mark.usefixtures("built_here")
 def test_one_engine_for_all_buckets_where_the_cache_length_is_free(target: Path, built: BuildRecord) -> None:
     done = tx_build(target, *SMALL, "--lowering", "scatter", "--json")
     assert done.returncode == 0, done.stderr

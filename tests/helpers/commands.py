@@ -1,25 +1,19 @@
-"""txport's commands without the time for imports: in this process, or in forks of a process that has imported all."""
+"""txport's commands without the time for imports: in this process. `warm.py` has processes that start at once."""
 
 import contextlib
 import keyword
 import logging
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TextIO
 from unittest.mock import patch
 
 import pytest
-
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["txport.training.train_command", "txport.training.loop"])
 
 
 def run(
@@ -78,60 +72,3 @@ def _new_logging() -> Iterator[None]:
     with patch.object(logging.root, "handlers", []):
         yield
     logging.root.setLevel(level)
-
-
-def _train(arguments: Sequence[str], environment: Mapping[str, str], output: Connection, errors: Connection) -> None:
-    from txport.training.entry import train
-
-    for stream, connection in enumerate((output, errors), 1):
-        os.dup2(connection.fileno(), stream)
-        connection.close()
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = ["tx-train", *arguments]
-    train()
-
-
-class WarmTraining:
-    """`tx-train` in a separate process with one thread, with the methods of `subprocess.Popen` that tests need.
-
-    Args:
-        arguments: arguments of the command.
-        environment: the whole environment.
-    """
-
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        pipes = [_CONTEXT.Pipe(duplex=False) for _ in range(2)]
-        writers = [writer for _, writer in pipes]
-        self._process = _CONTEXT.Process(target=_train, args=(arguments, environment, *writers))
-        with patch.dict(os.environ, OMP_NUM_THREADS="1"):  # the first process reads it when it imports PyTorch
-            self._process.start()
-        for writer in writers:
-            writer.close()
-        self.stdout, self.stderr = (_text(reader) for reader, _ in pipes)
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
-
-    def send_signal(self, number: signal.Signals) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
-
-    def communicate(self, timeout: float) -> tuple[str, str]:
-        """Wait for the end and return the output, which must fit into the buffer of a pipe."""
-        self._process.join(timeout)
-        assert self._process.exitcode is not None, f"it has not ended in {timeout} s"
-        return self.stdout.read(), self.stderr.read()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self.stdout.close()
-        self.stderr.close()
-
-
-def _text(reader: Connection) -> TextIO:
-    text = open(os.dup(reader.fileno()), encoding="utf-8")
-    reader.close()
-    return text

@@ -1,5 +1,7 @@
 """Small models of many shapes, and a runner of their graphs that is independent of the runtime."""
 
+import copy
+import functools
 from typing import Any
 
 import numpy as np
@@ -62,11 +64,20 @@ FUSED = {
 def random_model(seed: int = 0, **overrides: Any) -> Transformer:
     """Return a tiny model whose biases, norms and embeddings are all random, so that no weight is 0 or 1.
 
-    Running means are computed from twenty batches, so that they match the inputs of the norms.
+    Running means are computed from twenty batches, so that they match the inputs of the norms. The generator of PyTorch
+    continues from the same state after each call.
     """
+    model, state = _random_model(seed, tuple(sorted(overrides.items())))
+    torch.set_rng_state(state)
+    return copy.deepcopy(model)
+
+
+@functools.cache
+def _random_model(seed: int, overrides: tuple[tuple[str, Any], ...]) -> tuple[Transformer, torch.Tensor]:
+    """Return a model and the state of PyTorch's generator after its construction."""
     torch.manual_seed(seed)
     sizes = {"source_vocabulary": 64, "target_vocabulary": 64, "max_positions": 32}
-    model = Transformer(preset("tiny", **{**sizes, **overrides})).eval()
+    model = Transformer(preset("tiny", **{**sizes, **dict(overrides)})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -74,7 +85,7 @@ def random_model(seed: int = 0, **overrides: Any) -> Transformer:
             model.train()
             for _ in range(20):
                 model(torch.randint(4, 64, (8, 9)), torch.full((8,), 9), torch.randint(4, 64, (8, 9)))
-    return model.eval()
+    return model.eval(), torch.get_rng_state()
 
 
 # A lowering that is different in float16 has a separate name.

@@ -3,7 +3,6 @@
 import json
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from txport.models.norms import MOMENTUM, NORM_CLASSES, BatchNorm, PowerNorm, RM
 from txport.models.padding import padding_left_out
 from txport.models.transformer import Transformer
 from txport.runtime.errors import CheckpointError, InputError
+from warm import warm_commands
 
 Array = npt.NDArray[np.float64]
 EPS = 1e-5
@@ -218,7 +218,7 @@ def test_two_devices_make_the_running_means_of_one() -> None:
         port = found.getsockname()[1]
 
     def start(rank: int, world: int) -> "subprocess.Popen[str]":
-        words = [sys.executable, "-c", RANK, str(rank), str(world), str(port)]
+        words = [warm_commands() / "python", "-c", RANK, str(rank), str(world), str(port)]
         return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
     processes = [start(0, 2), start(1, 2), start(0, 1)]

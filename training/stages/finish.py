@@ -55,11 +55,12 @@ def finish(run: Run, fitted: Fitted, progress: RunProgress) -> Outcome:
     recipe = run.recipe
     corpus = run.corpus
     module = fitted.module
+    model = module.model.eval()
     clock = module.clock
     tested = sampled_pairs(corpus.test, recipe.training.max_minutes)
     if len(tested) < len(corpus.test):
         _log.info("the test is on %d of %d sentences, always the same", len(tested), len(corpus.test))
-    test = score_pairs(TorchEngine(module.model), run.tokenizer, tested, progress.watch("testing"))
+    test = score_pairs(TorchEngine(model), run.tokenizer, tested, progress.watch("testing"))
     progress.phase("saving")
     held_out: dict[str, str] = {}
     for source, target in [*corpus.test, *corpus.validation]:
@@ -78,7 +79,7 @@ def finish(run: Run, fitted: Fitted, progress: RunProgress) -> Outcome:
     }
     save_checkpoint(
         run.directory.checkpoint,
-        module.model.cpu().eval(),
+        model.cpu(),
         run.directory.tokenizer,
         [] if recordings else [source for source, _ in examples],
         report,

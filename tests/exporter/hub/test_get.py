@@ -4,7 +4,6 @@ import json
 import random
 import shutil
 import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -23,8 +22,8 @@ from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.names import Name, find_bundle, record_origin
 from txport.runtime.errors import InputError
 from txport.runtime.translator import Translator
+from warm import warm_commands
 
-COMMANDS = Path(sys.executable).parent
 MODEL = "someone/opus-tiny"
 
 
@@ -37,7 +36,7 @@ class Place:
 
     def run(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """A command of this environment."""
-        command = [str(COMMANDS / arguments[0]), *arguments[1:]]
+        command = [str(warm_commands() / arguments[0]), *arguments[1:]]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, input="the cat\n")
         assert done.returncode == 0 or not check, done.stderr
         return done
@@ -62,7 +61,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         }
         for name, value in values.items():
             monkeypatch.setenv(name, value)
-        path = {"PATH": f"{COMMANDS}:/usr/bin:/bin"}
+        path = {"PATH": "/usr/bin:/bin"}
         yield Place(served, {**values, **path})
 
 
@@ -285,7 +284,7 @@ def test_offline_and_unknown_names(place: Place) -> None:
 
 
 def test_two_processes_at_once(place: Place) -> None:
-    command = [str(COMMANDS / "tx-get"), MODEL]
+    command = [str(warm_commands() / "tx-get"), MODEL]
     both = [subprocess.Popen(command, env=place.environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     errors = [process.communicate()[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]

@@ -27,6 +27,7 @@ from txport.models.hub.source import open_source
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.bundle.names import Name, find_bundle, origin_of, record_origin
 from txport.runtime.errors import InputError, MissingLibrary
+from warm import warm_commands
 
 REPOSITORY = "someone/model"
 
@@ -41,7 +42,9 @@ class Served:
     def fetch(self, **options: bool) -> "subprocess.CompletedProcess[str]":
         """Fetch the repository, in a process with this environment."""
         script = f"from txport.models.hub.source import fetch; print(fetch({REPOSITORY!r}, **{options!r}))"
-        return subprocess.run([sys.executable, "-c", script], env=self.environment, capture_output=True, text=True)
+        return subprocess.run(
+            [warm_commands() / "python", "-c", script], env=self.environment, capture_output=True, text=True
+        )
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from txport.training.loop import train
 from txport.training.recipe import Recipe
 from txport.training.run.interruption import Interrupted
 from txport.training.run.paths import Finished
+from warm import warm_commands
 
 Tiny = Callable[..., Recipe]
 # Epochs of some steps, validation between them, dropout, averaged weights.
@@ -109,8 +109,7 @@ def test_the_second_signal_does_not_wait(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_a_process_says_one_sentence_and_its_exit_code(tmp_path: Path) -> None:
     """For SIGTERM two do, in test_processes.py: a process takes seconds to start."""
-    script = "import sys; sys.argv[0] = 'tx-train'\nfrom txport.training import entry; entry.train()"
-    line = [sys.executable, "-c", script, "--recipe", "tiny", "-o", "mine", "--max-steps", "100000"]
+    line = [warm_commands() / "tx-train", "--recipe", "tiny", "-o", "mine", "--max-steps", "100000"]
     small = ("corpus.train=300", "training.validation_sentences=2", "training.validate_every=2")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(

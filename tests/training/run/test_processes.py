@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from checkpoints import changed, weights
-from commands import WarmTraining
 from txport.training.loop import train
 from txport.training.recipe import Recipe, read
+from warm import SCRIPTS, warm_commands
 
-SCRIPT = Path(sys.executable).parent / "tx-train"
+SCRIPT = SCRIPTS / "tx-train"
+Training = subprocess.Popen[str]
 # An epoch has 18 batches, an even number: two devices share those that one device accumulates for a step. Tokens of
 # validation are 47, an odd number.
 VALUES = (
@@ -59,7 +61,7 @@ def losses(output: Path) -> list[float]:
 
 
 def by_lightning(output: Path, *values: str) -> "subprocess.CompletedProcess[str]":
-    line = [sys.executable, str(SCRIPT), *words(output, *TWO, *values)]
+    line = [warm_commands() / "python", SCRIPT, *words(output, *TWO, *values)]
     return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=500)
 
 
@@ -75,20 +77,23 @@ def ranks(
     resume: bool = False,
     corpora: tuple[str, ...] = ("", ""),
     variables: Callable[[int], dict[str, object]] = of_torchrun,
-) -> Iterator[list[WarmTraining]]:
+) -> Iterator[list[Training]]:
     """Two processes with the environment that a launcher gives them; they are killed at the end if they still run."""
     meeting, found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}, []
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     try:
         for rank, corpus in enumerate(corpora):
             line = [*words(output, *TWO, *values), *corpus.split(), *(["--resume"] if resume else [])]
-            found.append(WarmTraining(line, environment(**meeting, **variables(rank))))
+            command = [warm_commands() / "tx-train", *line]
+            found.append(subprocess.Popen(command, env=environment(**meeting, **variables(rank)), **pipes))
         yield found
     finally:
         for process in found:
             process.kill()
+            process.wait()
 
 
-def ended(processes: list[WarmTraining], *codes: int) -> list[tuple[str, str]]:
+def ended(processes: list[Training], *codes: int) -> list[tuple[str, str]]:
     """What each has said on standard output and on standard error."""
     ends = [process.communicate(timeout=500) for process in processes]
     assert [process.returncode for process in processes] == list(codes), ends
@@ -124,7 +129,7 @@ def test_after_the_death_of_one_the_run_goes_on_bit_by_bit(pair: Path, tmp_path:
         while "step 4, " not in (said := first.stderr.readline()):
             assert said, "it ended by itself"
         while not (state := Path(f"{output}.run", "state", "last.ckpt")).exists():
-            assert first.returncode is None
+            assert first.poll() is None
             time.sleep(0.02)
         second.send_signal(signal.SIGKILL)
         _, errors = first.communicate(timeout=500)
@@ -208,7 +213,7 @@ def test_torchrun(pair: Path, tmp_path: Path) -> None:
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
     launch = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting, str(SCRIPT)]
     values = ('training.devices="1"', "training.nodes=2", "training.accelerator=cpu", "training.strategy=ddp")
-    line = [sys.executable, *launch, *words(tmp_path / "run", *values, "model.dropout=0.1")]
+    line = [warm_commands() / "python", *launch, *words(tmp_path / "run", *values, "model.dropout=0.1")]
     agents = [
         subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
