@@ -77,7 +77,7 @@ case $call in
     run main kit/bundles --minutes 2.5 --step figures --lowering ort "${programs[@]}"
     code=$?
     with_tensorrt
-    run trt-base-float16 "$(one base-float16)" --minutes 1.5 --step figures --lowering none && exit $code ;;
+    run trt-base-float16 "$(one base-float16)" --minutes 1.5 --step device --step figures --lowering none && exit $code ;;
   e) run base-float32 "$(one base-float32)" --minutes 1.7 --step device --step figures --lowering scatter ;;
   f)
     run main kit/bundles --minutes 1.8 --step memory --step onnxruntime

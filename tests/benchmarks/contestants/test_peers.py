@@ -105,7 +105,7 @@ def test_ctranslate2_agrees_with_a_t5(fields: dict[str, Any], tmp_path: Path) ->
         {"positions": "learned", "activation": "gelu"},
         {"positions": "relative", "position_buckets": 8, "position_distance": 12},
         {"positions": "rotary", "heads": 2},
-        {"positions": "shaw", "position_distance": 4},
+        {"positions": "shaw", "position_distance": 3},
         {"positions": "rotary", "heads": 2, "head_dim": 24, "norm_kind": "rms"},
     ],
 )

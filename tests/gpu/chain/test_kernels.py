@@ -32,8 +32,8 @@ from txport.models.transformer import Attention, Transformer  # noqa: E402
 LENGTH = 20
 SOURCE = 7
 BLOCKS = 3
-# Every option. The last model has more inputs than a warp holds at once.
-KINDS = OPTIONS | {
+# Every option but Shaw's positions, which the kernels lack. The last model has more inputs than a warp holds at once.
+KINDS = {kind: fields for kind, fields in OPTIONS.items() if kind != "shaw"} | {
     "no_final": {"norm": "pre_no_final"},
     "copies_post": {"copy_heads": ((1, 2),), "norm": "post_final", "norm_kind": "rms", "attention_bias": False},
     "copies_no_final": {"copy_heads": ((0, 1), (1, 1), (0, 0)), "norm": "pre_no_final", "decoder_layers": 3},
