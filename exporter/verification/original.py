@@ -71,15 +71,7 @@ def check_original(sample: Sample, bundle: Path, manifest: Manifest, source: str
 
 
 class OriginalSearch:
-    """A search of the original, with its ids for all states.
-
-    Args:
-        model: of transformers.
-        manifest: with the forced ids and special tokens.
-        states: encoder states of each input.
-        room: maximum number of tokens after the prompt.
-        beam: number of beams.
-    """
+    """A search of the original, with its ids for all states. The arguments are those of `generate`."""
 
     def __init__(self, model: Any, manifest: Manifest, states: Sequence[Vectors], room: int, beam: int) -> None:
         self._model = model

@@ -30,15 +30,7 @@ class BatchSize(NamedTuple):
 
 
 class WaitingRequests:
-    """The requests without a row, in the order in which batches take them.
-
-    Args:
-        engine: the engine that runs the model.
-        policy: the policy that chooses the tokens.
-        rows: maximum number of sentences of a batch; None for as many as `Limits.batch` rows hold.
-        batch_tokens: maximum number of source tokens of a batch, padding included; a single sentence may have more.
-        workers: number of threads that run batches at the same time; each gets its share of `rows` and `batch_tokens`.
-    """
+    """The requests without a row, in the order in which batches take them. The arguments are those of `Scheduler`."""
 
     def __init__(self, engine: Engine, policy: Policy, rows: int | None, batch_tokens: int, workers: int) -> None:
         self._engine = engine

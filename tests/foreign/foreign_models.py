@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pytest
 import sentencepiece
 import torch
 from txport.exporter.export import ExportOptions, export_bundle
@@ -23,6 +24,7 @@ from txport.models.importers.imported import ImportOptions, write_imported
 from txport.models.transformer import Transformer
 from txport.runtime.bundle.manifest import Manifest
 from txport.runtime.engines.native import missing
+from txport.runtime.errors import CheckpointError
 from txport.runtime.translator import Translator
 
 LONGEST, MADE, INPUTS = 12, 16, 200
@@ -33,6 +35,17 @@ CROSS = ("encoder_attn", "multihead_attn", "context_attn", "EncDecAttention")  #
 WORDS = (
     "the a cat dog bird tree sees likes hears big small red blue and or not le la chat chien oiseau voit grand".split()
 )
+
+
+def assert_refused(
+    source: Path | str, *words: str, kind: str | None = None, error: type = CheckpointError, **options: Any
+) -> None:
+    """Import a model, and check that the error is one sentence with these words, without temporary folders."""
+    with pytest.raises(error) as caught:
+        import_model(str(source), kind, ImportOptions(**options))
+    message = str(caught.value)
+    assert all(word in message for word in words), message
+    assert "\n" not in message and not message.endswith(".") and "txport-import-" not in message, message
 
 
 def import_here(source: Path, target: Path, kind: str | None = None, **options: Any) -> Checkpoint:

@@ -10,10 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from foreign_models import padded
-from txport.models.importers.choice import import_model
-from txport.models.importers.imported import ImportOptions
 from txport.models.transformer import Transformer
-from txport.runtime.errors import CheckpointError
 
 WIDTH, HEADS, FFN, ROWS = 32, 4, 48, 60
 LAYERS = (2, 3)
@@ -218,11 +215,3 @@ def greedy_ids_of_marian(model: Path, vocabulary: Path, rows: list[list[int]]) -
     )
     lines = theirs.translate([" ".join(tokens()[each] for each in row) for row in rows])
     return [[tokens().index(token) for token in line.split()] for line in lines]
-
-
-def assert_refused(source: Path, *words: str, error: type = CheckpointError, **options: Any) -> None:
-    """Import a model, and check that the error is one sentence with these words."""
-    with pytest.raises(error) as caught:
-        import_model(str(source), None, ImportOptions(**options))
-    message = str(caught.value)
-    assert all(word in message for word in words) and "\n" not in message, message

@@ -24,7 +24,6 @@ from txport.exporter.engines.decoder_step import write_caches_by_select
 from txport.exporter.engines.network import check_network, computing_layers, kind_of, layers_of, leave_out_unknown
 from txport.exporter.engines.parsing import NetworkChanges, make_network, parse_graph
 from txport.exporter.engines.profiles import Buckets, beam_profiles, encoder_profiles, shapes, step_profiles
-from txport.exporter.engines.static_sizes import with_size
 from txport.exporter.graphs.beams import write_beams
 from txport.exporter.graphs.float16 import final_nodes, to_float16
 from txport.exporter.graphs.tensors import ModelTensors
@@ -496,20 +495,3 @@ def test_a_graph_that_does_not_parse_is_reported_with_the_reason(plain: tuple[Pa
     builder = rtx_builder(bundle, manifest, tmp_path)
     with pytest.raises(BundleError, match="does not parse .*tensorscatter.onnx: .*static sequence length"):
         builder.build(graph_of(manifest, "tensorscatter"), "step.plan", step_profiles(manifest, [1], [32]))
-
-
-@pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("size", [1, 127, 128, 2**31 - 1])
-def test_a_dimension_becomes_a_number_and_nothing_else_changes(
-    plain: tuple[Path, Manifest], lowering: str, size: int
-) -> None:
-    bundle, manifest = plain
-    data = (bundle / graph_of(manifest, lowering).file).read_bytes()
-    expected = onnx.load_from_string(data)
-    named = 0
-    for values in (expected.graph.input, expected.graph.output, expected.graph.value_info):
-        for dim in (dim for value in values for dim in value.type.tensor_type.shape.dim if dim.dim_param == "target"):
-            dim.dim_value, named = size, named + 1
-    assert named >= 9
-    assert onnx.load_from_string(with_size(data, "target", size)) == expected
-    assert with_size(data, "no such name", size) == data

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from foreign_models import changed_json, import_here, write_json
+from foreign_models import assert_refused, changed_json, import_here, write_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -46,17 +46,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def marian(original: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
     return Path(shutil.copytree(original, tmp_path / "opus-mt"))
-
-
-def assert_refused(
-    source: Path | str, *words: str, kind: str | None = None, error: type = CheckpointError, **options: Any
-) -> None:
-    """It is refused with one sentence that has all these words."""
-    with pytest.raises(error) as caught:
-        import_model(str(source), kind, ImportOptions(**options))
-    message = str(caught.value)
-    assert all(word in message for word in words), message
-    assert "\n" not in message and not message.endswith("."), message
 
 
 def weights_changed(directory: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:

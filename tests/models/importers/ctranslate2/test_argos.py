@@ -12,7 +12,17 @@ import pytest
 import sentencepiece
 from click.testing import CliRunner
 from ctranslate2_models import EOS, PAD, UNK, ctranslate2, write_model
-from foreign_models import INPUTS, MADE, WORDS, changed_json, import_here, pieces, sentencepiece_model, write_json
+from foreign_models import (
+    INPUTS,
+    MADE,
+    WORDS,
+    assert_refused,
+    changed_json,
+    import_here,
+    pieces,
+    sentencepiece_model,
+    write_json,
+)
 from txport.exporter.export import ExportOptions, export_bundle
 from txport.exporter.hub.get_command import main as get
 from txport.models.importers.choice import import_model
@@ -58,14 +68,6 @@ def packed(directory: Path, extra: dict[str, bytes] | None = None) -> Path:
         for name, content in (extra or {}).items():
             archive.writestr(name, content)
     return target
-
-
-def assert_refused(source: Path, *words: str, error: type = CheckpointError, **options: Any) -> None:
-    with pytest.raises(error) as caught:
-        import_model(str(source), None, ImportOptions(**options))
-    message = str(caught.value)
-    assert all(word in message for word in words), message
-    assert "\n" not in message and "txport-import-" not in message, message
 
 
 def test_beams_and_texts_are_those_of_argos(package: Path, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from foreign_models import MADE, greedy, import_here
-from marian_models import INPUTS, assert_refused, greedy_ids_of_marian, rows_of_ids, save_binary, write_marian
+from foreign_models import MADE, assert_refused, greedy, import_here
+from marian_models import INPUTS, greedy_ids_of_marian, rows_of_ids, save_binary, write_marian
 from txport.models.importers.choice import import_model
 from txport.models.importers.imported import ImportOptions
 from txport.models.importers.marian_files.binary import read_binary

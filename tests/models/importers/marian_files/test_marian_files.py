@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import sentencepiece
 import torch
-from foreign_models import MADE, greedy, import_here, padded, pieces, sentencepiece_model
+from foreign_models import MADE, assert_refused, greedy, import_here, padded, pieces, sentencepiece_model
 from marian_models import (
     EOS,
     FEW,
@@ -19,7 +19,6 @@ from marian_models import (
     ROWS,
     UNK,
     WIDTH,
-    assert_refused,
     greedy_ids_of_marian,
     rows_of_ids,
     save,
